@@ -1,0 +1,1 @@
+"""Part 3: runs on verified nodes, from start to report. Knows torchrun on many nodes; no cloud."""
