@@ -1,0 +1,100 @@
+"""Puts a Pulumi CLI into <root>/.trainstack/bin: the first source that has one, else the first that can get one."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from infra.errors import EngineError
+from infra.pulumi_engine.files import link_atomically, write_atomically
+from infra.pulumi_engine.go_modules import GoModules
+from infra.pulumi_engine.layout import bin_folder, find_pulumi, venv_folder, write_shell_variables
+from infra.pulumi_engine.sources import (
+    PROGRAMS,
+    Engine,
+    OfficialInstaller,
+    OnPath,
+    Report,
+    Source,
+    Unavailable,
+    cli_version,
+)
+
+REMEDY = (
+    "connect this machine to get.pulumi.com or to a Go module proxy and PyPI, "
+    "or install Pulumi by yourself (https://www.pulumi.com/docs/install/), and run `make setup` again"
+)
+
+
+def install(root: Path, report: Report = print, *, sources: Sequence[Source] | None = None) -> Path:
+    """Make `find_pulumi(root)` work, and return its answer.
+
+    The sources are asked in order; what one has on the machine already is taken before another goes to the network.
+    Raises EngineError with each source's reason when none has an engine.
+    """
+    root = root.resolve()
+    engine = _choose([OnPath(), OfficialInstaller(), GoModules()] if sources is None else sources, report)
+    try:
+        _place(engine, root)
+        write_shell_variables(root)
+    except OSError as error:
+        raise EngineError(
+            f"{bin_folder(root)} can't be written ({error.strerror or error}): make it writable."
+        ) from error
+    return find_pulumi(root)
+
+
+def _choose(sources: Sequence[Source], report: Report) -> Engine:
+    for source in sources:
+        found = source.find()
+        if found is not None and _runs(found, report):
+            report(f"pulumi {found.version}: {found.programs['pulumi']}")
+            return found
+    reasons = []
+    for source in sources:
+        try:
+            return source.get(report)
+        except Unavailable as reason:
+            reasons.append(f"{source.name} ({reason})")
+            report(f"not from {source.name}: {reason}")
+    raise EngineError(f"There is no way to a Pulumi engine here; tried {', '.join(reasons)}: {REMEDY}.")
+
+
+def _runs(engine: Engine, report: Report) -> bool:
+    """A file in the cache may have been damaged since; then it is made anew."""
+    try:
+        cli_version(engine.programs["pulumi"])
+    except Unavailable as reason:
+        report(f"the engine in the cache is damaged and will be replaced: {reason}")
+        broken = engine.programs["pulumi"]
+        broken.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _place(engine: Engine, root: Path) -> None:
+    """Links to the engine's programs; with our language host, wrappers that name this checkout's interpreter."""
+    folder = bin_folder(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    wrappers: dict[str, list[str]] = {}
+    if engine.exec_script is not None:
+        python = str(venv_folder(root) / "bin" / "python")
+        host = str(Path(__file__).with_name("language_host.py"))
+        # -P: the folder of language_host.py stays off the import path.
+        wrappers["pulumi-language-python"] = [python, "-P", "-u", host, str(engine.exec_script)]
+        wrappers["pulumi-resource-pulumi-python"] = [python, "-u", "-m", "pulumi.dynamic"]
+    for name, target in engine.programs.items():
+        link_atomically(folder / name, target)
+    for name, command in wrappers.items():
+        script = f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'
+        write_atomically(folder / name, script.encode(), mode=0o755)
+    for name in PROGRAMS:
+        if name not in engine.programs and name not in wrappers:
+            (folder / name).unlink(missing_ok=True)
+
+
+def remove(root: Path) -> None:
+    """Take the engine out of a checkout; the cache stays."""
+    shutil.rmtree(bin_folder(root), ignore_errors=True)

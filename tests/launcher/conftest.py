@@ -1,0 +1,100 @@
+"""Two "nodes" on this machine for launcher tests: folders, a stand-in for torchrun that is quick, and a fleet without SSH."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from stand_in_fleet import LocalFleet
+
+from infra.cluster import VERSION, Cluster, Endpoint, Node, Price
+from launcher.node.commands import stop
+from launcher.node.layout import RunFolder
+
+HERE = Path(__file__).parent
+STAND_IN_TORCH = HERE / "stand_in_torch"
+DEADLINE_S = 60.0
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Polls until `condition()` is true and returns it."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s in vain: {what}"
+        time.sleep(0.05)
+    return value
+
+
+def make_cluster(folder: Path, *, nodes: int = 2, processes_per_node: int = 2) -> Cluster:
+    now = datetime.now(UTC)
+    return Cluster(
+        version=VERSION,
+        project="trainstack",
+        stack="test",
+        provider="local",
+        region=None,
+        zone=None,
+        created_at=now,
+        expires_at=now + timedelta(hours=1),
+        price=Price(usd_per_hour=0.0, source="your own machine", as_of=now),
+        shared_storage=None,
+        nodes=tuple(
+            Node(
+                name=f"node-{rank}",
+                provider_id=f"{folder.name}-{rank}",
+                rank=rank,
+                public=Endpoint(host="127.0.0.1", port=20000 + rank),
+                private=Endpoint(host="127.0.0.1", port=20000 + rank),
+                user="nobody",
+                host_key=f"ssh-ed25519 KEY{rank}",
+                work_dir=str(folder / f"node-{rank}"),
+                processes=processes_per_node,
+                cpu_threads=2,
+            )
+            for rank in range(nodes)
+        ),
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes in a folder with blanks and letters beyond ASCII; nothing of any run is left on them afterwards."""
+    folder = tmp_path / "zwei Knoten ü"
+    made = make_cluster(folder)
+    yield made
+    for node in made.nodes:
+        for path in Path(node.work_dir).glob("runs/*/run.json"):
+            stop(RunFolder(path.parent), 0)
+
+
+@pytest.fixture
+def fleet(cluster: Cluster) -> Iterator[LocalFleet]:
+    made = LocalFleet(cluster)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The checkout on the user's machine."""
+    path = tmp_path / "Projekt mit Ümlaut"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def prepared(cluster: Cluster) -> Any:
+    """What bootstrap says of ready nodes: this interpreter is the environment."""
+    return SimpleNamespace(python={node.name: sys.executable for node in cluster.nodes})
+
+
+@pytest.fixture
+def code(cluster: Cluster) -> Any:
+    """A code tree whose `torch` is the stand-in, so that a start costs no import of the real one."""
+    return SimpleNamespace(digest="0123456789abcdef", path={node.name: str(STAND_IN_TORCH) for node in cluster.nodes})

@@ -1,0 +1,6 @@
+class SignalException(Exception):  # noqa: N818 - torch's name
+    """Raised in torchrun's main thread by a signal."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.sigval = number
