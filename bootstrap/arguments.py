@@ -1,7 +1,7 @@
 """What stands after `--` on fab's command line, word by word.
 
-Fabric takes it for an anonymous remote command for its own --hosts, and joins the words by blanks; so whoever wants
-them asks here first.
+Fabric takes it for an anonymous remote command for its own --hosts, joins the words by blanks, and refuses to start
+when there are no hosts. So fabfile.py must call `after_dashes` once while it is loaded, which is before Fabric looks.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import fabric
 import paramiko
@@ -37,7 +38,9 @@ class _UnknownHostKey(Exception):
 
 
 class _Refuse(paramiko.RejectPolicy):
-    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
+    """RejectPolicy, with the key that was shown."""
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> NoReturn:  # noqa: ARG002
         raise _UnknownHostKey(key)
 
 
@@ -54,7 +57,8 @@ def load_key(path: Path) -> paramiko.PKey:
         ) from None
     except (paramiko.SSHException, ValueError) as error:
         raise KeyFileError(
-            f"{path} isn't a private key that OpenSSH reads ({error}): move it away and run `pulumi up`, which makes one"
+            f"{path} isn't a private key that OpenSSH reads ({error}): move it away and run `pulumi up`, "
+            "which makes one"
         ) from None
 
 
@@ -134,7 +138,7 @@ class Link:
             except (paramiko.SSHException, EOFError, OSError) as problem:
                 error = self._connect_error(problem)
             else:
-                _guard_against_silence(connection.transport, direct=gateway is None)
+                _guard_against_silence(connection.transport)
                 return connection
             connection.client.close()
             self._pause(pause, deadline, error)
@@ -162,9 +166,9 @@ class Link:
     def _host_key_error(self, got: paramiko.PKey) -> HostKeyError:
         expected = _host_key(self.node)
         return HostKeyError(
-            f"{self.node.name}: the machine at {self.address} shows host key {got.get_name()} {got.fingerprint}, expected "
-            f"{expected.get_name()} {expected.fingerprint}: another machine answers there, so nothing was sent; run "
-            "`pulumi refresh` if it was replaced, and don't go on before you know why"
+            f"{self.node.name}: the machine at {self.address} shows host key {got.get_name()} {got.fingerprint}, "
+            f"expected {expected.get_name()} {expected.fingerprint}: another machine answers there, so nothing was "
+            "sent; run `pulumi refresh` if it was replaced, and don't go on before you know why"
         )
 
     def _connect_error(self, problem: Exception) -> ConnectError:
@@ -248,8 +252,8 @@ def _pauses() -> Iterator[float]:
         pause = min(2.0, pause * 1.7)
 
 
-def _guard_against_silence(transport: paramiko.Transport, *, direct: bool) -> None:
+def _guard_against_silence(transport: paramiko.Transport) -> None:
     """A link that died without a word is noticed within a minute: something is sent, and must be acknowledged."""
     transport.set_keepalive(KEEPALIVE_S)
-    if direct and hasattr(socket, "TCP_USER_TIMEOUT"):
+    if isinstance(transport.sock, socket.socket) and hasattr(socket, "TCP_USER_TIMEOUT"):
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_LINK_MS)

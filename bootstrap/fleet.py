@@ -40,7 +40,7 @@ class Outcomes(Generic[T]):
 
 
 class Fleet:
-    """The connections to a cluster: opened when first used, then kept and shared. A context manager that closes them."""
+    """The connections to a cluster: opened when first used, kept, shared. A context manager that closes them."""
 
     def __init__(self, cluster: Cluster, *, root: Path, connect_deadline_s: float = 60) -> None:
         quiet_paramiko()

@@ -7,7 +7,6 @@ somebody once wrote for another network must not change where a training goes.
 
 from __future__ import annotations
 
-import os
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -55,11 +54,9 @@ def write_known_hosts(cluster: Cluster, *, root: Path) -> Path:
     text = known_hosts_text(cluster)
     if path.exists() and path.read_text("utf-8") == text:
         return path
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix="known_hosts.", delete=False
-    ) as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
         file.write(text)
-    os.replace(file.name, path)
+    Path(file.name).replace(path)
     return path
 
 
@@ -81,7 +78,8 @@ def check_key_file(path: Path) -> None:
         raise KeyFileError(f"{path} is a PuTTY key: convert it with `puttygen KEY -O private-openssh -o {path}`")
     if mode & 0o077:
         raise KeyFileError(
-            f"{path} has mode {mode & 0o777:04o}, so other users can read the key: run `chmod 600 {shlex.quote(str(path))}`"
+            f"{path} has mode {mode & 0o777:04o}, so other users can read the key: "
+            f"run `chmod 600 {shlex.quote(str(path))}`"
         )
 
 

@@ -1,7 +1,8 @@
 """One node: commands and files over its connection, in bytes.
 
 Commands go over paramiko channels and not through Fabric's runner, which decodes output and reads the caller's stdin.
-Files go over the same kind of channel: it takes one round trip, fsyncs, and names a full disk, where SFTP says "Failure".
+Files go over the same kind of channel: it takes one round trip, fsyncs, and names a full disk where SFTP only
+says "Failure".
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _START = 'echo "trainstack-group $$" >&2; "$@"; exit $?'
 """sshd made the shell that runs this the leader of a process group, and `exec` kept its pid: so $$ names the group. The
 shell stays as the parent and turns a death by signal into exit code 128 + signal (paramiko would say -1)."""
 _END = """\
-kill -TERM -- "-$1" 2>/dev/null
+kill -TERM "-$1" 2>/dev/null
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-    kill -0 -- "-$1" 2>/dev/null || exit 0
+    kill -0 "-$1" 2>/dev/null || exit 0
     sleep 0.1
 done
-kill -KILL -- "-$1" 2>/dev/null
+kill -KILL "-$1" 2>/dev/null
 """
 _PUT = """\
 import errno, os, sys

@@ -19,7 +19,8 @@ from pathlib import Path
 from bootstrap.errors import BootstrapError, ConnectError, ConnectionLost
 from bootstrap.fleet import Fleet
 from infra.cluster import Node
-from launcher.errors import BusyError, Detached, RunUnreachable
+from infra.errors import InfraError
+from launcher.errors import BusyError, Detached, LauncherError, RunUnreachable
 from launcher.nodes import node_command
 from launcher.record import RunRecord, Runs
 
@@ -63,7 +64,7 @@ def follow(fleet: Fleet, record: RunRecord, *, root: Path, show: Callable[[str, 
     """
     nodes = fleet.cluster.nodes
     with _single_follower(Runs(root).path(record.id), record.id):
-        lines: queue.Queue[Line | BootstrapError | None] = queue.Queue()
+        lines: queue.Queue[Line | InfraError | None] = queue.Queue()
         stop = threading.Event()
         for node in nodes:
             log = LocalLog(log_path(root, record.id, node.name))
@@ -128,13 +129,13 @@ def write_text(text: str) -> None:
     sys.stdout.flush()
 
 
-def _print(lines: queue.Queue[Line | BootstrapError | None], streams: int, show: Callable[[str, str], None]) -> None:
-    failed: list[BootstrapError] = []
+def _print(lines: queue.Queue[Line | InfraError | None], streams: int, show: Callable[[str, str], None]) -> None:
+    failed: list[InfraError] = []
     while streams:
         item = lines.get()
         if item is None:
             streams -= 1
-        elif isinstance(item, BootstrapError):
+        elif isinstance(item, InfraError):
             failed.append(item)
             streams -= 1
         else:
@@ -149,7 +150,7 @@ def _follow_node(
     record: RunRecord,
     node: Node,
     log: LocalLog,
-    lines: queue.Queue[Line | BootstrapError | None],
+    lines: queue.Queue[Line | InfraError | None],
     stop: threading.Event,
 ) -> None:
     """One node's thread: streams, and streams again after a lost connection."""
@@ -166,8 +167,10 @@ def _follow_node(
     try:
         while not stop.is_set():
             try:
-                fleet.shell(node.name).stream(node_command(node, record, "tail", str(log.size)), take)
-                lines.put(None)
+                code = fleet.shell(node.name).stream(node_command(node, record, "tail", str(log.size)), take)
+                lines.put(
+                    None if code == 0 else RunUnreachable(f"{node.name}: reading the log ended with exit code {code}")
+                )
                 return
             except (ConnectionLost, ConnectError) as error:
                 if time.monotonic() - since > GIVE_UP_S:
@@ -177,6 +180,8 @@ def _follow_node(
             tries += 1
     except BootstrapError as error:
         lines.put(error)
+    except OSError as error:  # the local copy can't be written: without it no follower could go on
+        lines.put(LauncherError(f"{log.path} can't be written ({error.strerror}): make room; the run goes on"))
     finally:
         log.close()
 
@@ -184,7 +189,7 @@ def _follow_node(
 class _Lines:
     """Cuts a stream of bytes into lines. `begun`: what the last follower got of a line that it didn't show."""
 
-    def __init__(self, node: str, lines: queue.Queue[Line | BootstrapError | None], *, begun: bytes) -> None:
+    def __init__(self, node: str, lines: queue.Queue[Line | InfraError | None], *, begun: bytes) -> None:
         self._node, self._lines, self._rest = node, lines, begun
 
     def take(self, data: bytes) -> None:

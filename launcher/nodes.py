@@ -15,7 +15,7 @@ from launcher.errors import PreparationError
 from launcher.record import RunRecord, from_json, is_id
 from launcher.states import NodeSays
 
-_NODE_SIDE = Path(__file__).parent
+_PACKAGE = Path(__file__).parent
 
 _INSTALL = """\
 import errno, json, os, shutil, sys
@@ -45,10 +45,7 @@ def start_supervisor(shell: Shell, record: RunRecord, spec: Mapping[str, Any]) -
     Raises PreparationError for an answer that says why the node can't take the run.
     """
     folder = record.folder_on(shell.node.work_dir)
-    files = {f"node/launcher/node/{path.name}": path.read_text("utf-8") for path in (_NODE_SIDE / "node").glob("*.py")}
-    files["node/launcher/__init__.py"] = (_NODE_SIDE / "__init__.py").read_text("utf-8")
-    files["node/__main__.py"] = files["node/launcher/node/__main__.py"]
-    files["run.json"] = json.dumps(spec)
+    files = node_files() | {"run.json": json.dumps(spec)}
     done = shell.run(
         [record.interpreters[shell.node.name], "-c", _INSTALL, folder], stdin=json.dumps(files).encode(), timeout_s=60
     )
@@ -56,6 +53,14 @@ def start_supervisor(shell: Shell, record: RunRecord, spec: Mapping[str, Any]) -
     if "error" in answer:
         raise PreparationError(f"{shell.node.name}: {answer['error']}")
     return answer
+
+
+def node_files() -> dict[str, str]:
+    """The supervisor's code as it stands in a run's folder: path -> text. `python RUN_FOLDER/node COMMAND` runs it."""
+    files = {f"node/launcher/node/{path.name}": path.read_text("utf-8") for path in (_PACKAGE / "node").glob("*.py")}
+    files["node/launcher/__init__.py"] = (_PACKAGE / "__init__.py").read_text("utf-8")
+    files["node/__main__.py"] = files["node/launcher/node/__main__.py"]
+    return files
 
 
 def say_go(shell: Shell, record: RunRecord, go: Mapping[str, Any]) -> float:

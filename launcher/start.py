@@ -11,6 +11,7 @@ import dataclasses
 import fcntl
 import getpass
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -19,17 +20,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from bootstrap.errors import BootstrapError
 from bootstrap.fleet import Fleet
-from bootstrap.prepare import CodeTree, Prepared
 from infra.cluster import Cluster, Node
 from launcher.errors import BusyError, LauncherError, PreparationError, UsageError
 from launcher.nodes import say_go, start_supervisor, stop_all
 from launcher.record import RunRecord, Runs, new_id, now_text
+
+if TYPE_CHECKING:
+    from bootstrap.prepare import CodeTree, Prepared
 
 GRACE_S = 120.0
 """After a stop, ranks get so long for a last checkpoint; then SIGKILL. A checkpoint that is cut never counts."""
@@ -90,7 +93,7 @@ def plan_script(script: str, *, arguments: Sequence[str], name: str | None) -> P
             f"is {MAX_SCRIPT_FOLDER_MIB} MiB: put the script into a folder of its own"
         )
     return Plan(
-        experiment=_checked_name(name or path.stem),
+        experiment=_checked_name(name) if name else re.sub(r"[^\w.-]+", "-", path.stem).lstrip(".-") or "script",
         recipe=None,
         script=path,
         arguments=tuple(arguments),

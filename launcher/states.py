@@ -108,7 +108,7 @@ def _judge_ended(nodes: Sequence[NodeSays]) -> Verdict:
         peers = sorted({f"{n.node} lost {n.facts.get('peer')}" for n in nodes if n.facts.get("reason") == "peer"})
         first = failures[0][1] if failures else None
         return Verdict(state="failed", why=f"the nodes lost each other: {', '.join(peers)}", first=first)
-    if STOPPED_WITH_CHECKPOINT in codes:
+    if STOPPED_WITH_CHECKPOINT in codes:  # the others may say SIGTERM: torchrun ends them after the first
         return Verdict(state="stopped", why="the ranks stopped by themselves, with a checkpoint")
     return Verdict(state="finished", why="every rank ended with exit code 0")
 

@@ -1,4 +1,4 @@
-"""Gets the Pulumi engine and points it at this checkout: the `pulumi` CLI, its Python language host, backend and passphrase.
+"""Gets the Pulumi engine (CLI and Python language host) and points it at this checkout: backend, passphrase, PATH.
 
     find_pulumi(root)   the CLI that `make setup` put under <root>/.trainstack/bin
     environment(root)   the environment to run it in; `source activate` sets the same in a shell

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from infra.errors import EngineError
+from infra.pulumi_engine.files import write_atomically
 from infra.pulumi_engine.layout import backend_folder, environment, find_pulumi, passphrase_file, state_folder
 
 STACK = "local"
@@ -24,7 +25,8 @@ def initialise(root: Path) -> None:
     root = root.resolve()
     pulumi = find_pulumi(root)
     project = _project_name(root)
-    _make_passphrase(root)
+    if _make_passphrase(root):
+        _drop_foreign_salts(root)
     backend_folder(root).mkdir(parents=True, exist_ok=True)
     (state_folder(root) / "pulumi_home").mkdir(exist_ok=True)
     if not _stack_file(root, project).is_file():
@@ -59,10 +61,11 @@ def _project_name(root: Path) -> str:
     return found[1]
 
 
-def _make_passphrase(root: Path) -> None:
+def _make_passphrase(root: Path) -> bool:
+    """Whether a passphrase was made now."""
     path = passphrase_file(root)
     if path.exists():
-        return
+        return False
     stacks = sorted(backend_folder(root).glob(".pulumi/stacks/*/*.json"))
     if stacks:
         # A new passphrase couldn't open them, and they may stand for machines that cost money.
@@ -78,11 +81,24 @@ def _make_passphrase(root: Path) -> None:
     try:
         with os.fdopen(descriptor, "w") as stream:
             stream.write(secrets.token_urlsafe(32) + "\n")
-        os.link(temporary, path)
+        path.hardlink_to(temporary)
     except FileExistsError:
-        pass
+        return False
     finally:
         temporary.unlink()
+    return True
+
+
+def _drop_foreign_salts(root: Path) -> None:
+    """Take the `encryptionsalt` of another passphrase out of stack files without secrets; the engine adds ours.
+
+    It writes one into each stack file, and one that came along by git or a copy reads as "incorrect passphrase".
+    """
+    for path in sorted((root / "stacks").glob("Pulumi.*.yaml")):
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if not line.startswith("encryptionsalt:")]
+        if kept != lines and not any("secure:" in line for line in lines):
+            write_atomically(path, "".join(kept).encode(), mode=path.stat().st_mode & 0o777)
 
 
 def _run(argv: list[str], root: Path, *, check: bool = True) -> subprocess.CompletedProcess[bytes]:

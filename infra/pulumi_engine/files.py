@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,19 @@ def link_atomically(link: Path, target: Path) -> None:
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
     temporary.replace(link)
+
+
+def copy_atomically(target: Path, source: Path) -> None:
+    """Make `target` the same file as `source`: a hard link, or a copy where they are on different disks."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.hardlink_to(source)
+    except OSError:
+        shutil.copy2(source, temporary)
+    # A rename onto another link of the same file does nothing and leaves the temporary name.
+    temporary.replace(target)
+    temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from infra.pulumi_engine.files import exclusive
 from infra.pulumi_engine.progress import CommandFailed, run_with_progress
-from infra.pulumi_engine.sources import Engine, Report, Unavailable, cache_folder, cli_version, machine_name
+from infra.pulumi_engine.sources import Engine, Report, Unavailable, cache_folder, cli_version, machine_name, runs
 
 VERSION = "3.274.1"
 PACKAGE = "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi"
@@ -50,7 +50,7 @@ class GoModules:
 
     def find(self) -> Engine | None:
         pulumi, script = self._folder / "pulumi", self._folder / EXEC_SCRIPT
-        if not (os.access(pulumi, os.X_OK) and script.is_file()):
+        if not script.is_file() or not runs(pulumi):
             return None
         return Engine(VERSION, {"pulumi": pulumi}, exec_script=script)
 
@@ -122,7 +122,7 @@ class GoModules:
     def _toolchain(self, work: Path, report: Report) -> Toolchain:
         wanted = required_go_version()
         base = {name: value for name, value in os.environ.items() if name not in ("GOROOT", "GOOS", "GOARCH", "GOBIN")}
-        # -mod=readonly: go.sum decides what is taken. Local: a compiler that is too old is not to fetch another by itself.
+        # -mod=readonly: go.sum decides what is taken. Local: too old a compiler is not to fetch another by itself.
         base |= {"GOFLAGS": "-mod=readonly", "GOWORK": "off", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
         base["PATH"] = self._path
         found = shutil.which("go", path=self._path)

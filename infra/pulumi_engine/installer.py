@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from infra.errors import EngineError
-from infra.pulumi_engine.files import link_atomically, write_atomically
+from infra.pulumi_engine.files import copy_atomically, link_atomically, write_atomically
 from infra.pulumi_engine.go_modules import GoModules
 from infra.pulumi_engine.layout import bin_folder, find_pulumi, venv_folder, write_shell_variables
 from infra.pulumi_engine.sources import (
@@ -19,7 +18,6 @@ from infra.pulumi_engine.sources import (
     Report,
     Source,
     Unavailable,
-    cli_version,
 )
 
 REMEDY = (
@@ -49,7 +47,7 @@ def install(root: Path, report: Report = print, *, sources: Sequence[Source] | N
 def _choose(sources: Sequence[Source], report: Report) -> Engine:
     for source in sources:
         found = source.find()
-        if found is not None and _runs(found, report):
+        if found is not None:
             report(f"pulumi {found.version}: {found.programs['pulumi']}")
             return found
     reasons = []
@@ -60,18 +58,6 @@ def _choose(sources: Sequence[Source], report: Report) -> Engine:
             reasons.append(f"{source.name} ({reason})")
             report(f"not from {source.name}: {reason}")
     raise EngineError(f"There is no way to a Pulumi engine here; tried {', '.join(reasons)}: {REMEDY}.")
-
-
-def _runs(engine: Engine, report: Report) -> bool:
-    """A file in the cache may have been damaged since; then it is made anew."""
-    try:
-        cli_version(engine.programs["pulumi"])
-    except Unavailable as reason:
-        report(f"the engine in the cache is damaged and will be replaced: {reason}")
-        broken = engine.programs["pulumi"]
-        broken.unlink(missing_ok=True)
-        return False
-    return True
 
 
 def _place(engine: Engine, root: Path) -> None:
@@ -86,15 +72,12 @@ def _place(engine: Engine, root: Path) -> None:
         wrappers["pulumi-language-python"] = [python, "-P", "-u", host, str(engine.exec_script)]
         wrappers["pulumi-resource-pulumi-python"] = [python, "-u", "-m", "pulumi.dynamic"]
     for name, target in engine.programs.items():
-        link_atomically(folder / name, target)
+        # The engine warns of a language host that isn't beside its own executable, as found through links.
+        place = copy_atomically if wrappers else link_atomically
+        place(folder / name, target)
     for name, command in wrappers.items():
         script = f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'
         write_atomically(folder / name, script.encode(), mode=0o755)
     for name in PROGRAMS:
         if name not in engine.programs and name not in wrappers:
             (folder / name).unlink(missing_ok=True)
-
-
-def remove(root: Path) -> None:
-    """Take the engine out of a checkout; the cache stays."""
-    shutil.rmtree(bin_folder(root), ignore_errors=True)

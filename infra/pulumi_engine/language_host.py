@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import grpc
-from google.protobuf.empty_pb2 import Empty
+import grpc  # type: ignore[import-untyped]
+from google.protobuf.empty_pb2 import Empty  # type: ignore[import-untyped]
 from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2
 
 # pulumi-language-python-exec's exit code for "failed, and the user has been told why".

@@ -61,7 +61,7 @@ def variables(root: Path) -> dict[str, str]:
 
 
 def environment(root: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The whole environment for a sub-process that runs pulumi for this checkout: `base` (default: our own) with ours on top.
+    """The whole environment for a sub-process that runs pulumi here: `base` (default: our own) with `variables` on top.
 
     Pass it as it is (`env=environment(root)`): merged over os.environ it couldn't take out what is in its way.
     PULUMI_STACK is left as it is, because it is the user's way to choose a stack.

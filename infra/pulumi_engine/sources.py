@@ -81,6 +81,15 @@ def cli_version(program: Path) -> str:
     return found[1]
 
 
+def runs(program: Path) -> bool:
+    """Whether it is a CLI that starts: what was whole when it was cached may have been damaged since."""
+    try:
+        cli_version(program)
+    except Unavailable:
+        return False
+    return True
+
+
 def new_enough(version: str) -> bool:
     numbers = tuple(int(part) for part in version.split("."))
     return MINIMUM_VERSION <= numbers < (MINIMUM_VERSION[0] + 1,)
@@ -96,7 +105,7 @@ class OnPath:
 
     def find(self) -> Engine | None:
         try:
-            return self.get(lambda line: None)
+            return self.get(str)
         except Unavailable:
             return None
 
@@ -143,12 +152,12 @@ class OfficialInstaller:
     def find(self) -> Engine | None:
         folder = self._folder / "bin"
         programs = {name: folder / name for name in PROGRAMS if (folder / name).is_file()}
-        if not {"pulumi", "pulumi-language-python"} <= programs.keys():
+        if "pulumi-language-python" not in programs or not runs(folder / "pulumi"):
             return None
         return Engine(self._version, programs)
 
     def get(self, report: Report) -> Engine:
-        # Its own first request has no time-out, so we ask before; in a sub-process, because looking up a name has none either.
+        # Its own first request has no time-out, so we ask before; in a sub-process, as a name look-up has none either.
         probe = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=10).read(1)"
         try:
             run_with_progress(
@@ -176,6 +185,7 @@ class OfficialInstaller:
                     report=report,
                 )
                 cli_version(temporary / "bin" / "pulumi")
+                shutil.rmtree(self._folder, ignore_errors=True)  # if it is there, `find` refused it
                 temporary.replace(self._folder)
             except (CommandFailed, OSError) as error:
                 raise Unavailable(str(error)) from error

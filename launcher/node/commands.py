@@ -42,11 +42,9 @@ from launcher.node.supervisor import CannotStart, Supervisor, report_bug
 def main(arguments: Sequence[str]) -> int:
     command, *rest = arguments
     if command == "agent":
-        from launcher.node import agent
+        from launcher.node.agent import run_torchrun
 
-        sys.argv = ["agent", *rest]
-        agent.main()
-        return 0
+        return run_torchrun(Path(rest[0]), rest[1:])
     if command in ("tail", "cat"):
         with contextlib.suppress(BrokenPipeError):
             tail_run(RunFolder(Path(rest[0])), int(rest[1]), wait=command == "tail")

@@ -275,8 +275,11 @@ class Supervisor:
                 rank.exit_code, rank.at = event["exit_code"], event["at"]
 
     def _first_failed(self) -> Rank | None:
-        failed = [r for r in self.ranks.values() if r.exit_code not in (None, 0, STOPPED_WITH_CHECKPOINT)]
-        return min(failed, key=lambda r: r.at or 0.0, default=None)
+        """The rank that ended first with a code other than 0; none when it had stopped with a checkpoint, because that
+        is a step of all ranks together and torchrun then ends the others."""
+        ended = [rank for rank in self.ranks.values() if rank.exit_code not in (None, 0)]
+        first = min(ended, key=lambda rank: rank.at or 0.0, default=None)
+        return None if first is None or first.exit_code == STOPPED_WITH_CHECKPOINT else first
 
     def _failure(self) -> dict[str, Any] | None:
         """The first failing rank that no wish to stop had ended; else torchrun itself, when it failed by itself."""

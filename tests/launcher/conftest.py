@@ -1,4 +1,4 @@
-"""Two "nodes" on this machine for launcher tests: folders, a stand-in for torchrun that is quick, and a fleet without SSH."""
+"""Two "nodes" on this machine for launcher tests: folders, a quick stand-in for torchrun, a fleet without SSH."""
 
 from __future__ import annotations
 
@@ -95,6 +95,27 @@ def prepared(cluster: Cluster) -> Any:
 
 
 @pytest.fixture
-def code(cluster: Cluster) -> Any:
-    """A code tree whose `torch` is the stand-in, so that a start costs no import of the real one."""
-    return SimpleNamespace(digest="0123456789abcdef", path={node.name: str(STAND_IN_TORCH) for node in cluster.nodes})
+def code(cluster: Cluster, tmp_path: Path) -> Any:
+    """A code tree on each node, with the user's folder `scripts` in it and the stand-in as its `torch`."""
+    made = SimpleNamespace(digest="0123456789abcdef", path={})
+    for node in cluster.nodes:
+        path = Path(node.work_dir) / "code" / made.digest
+        path.mkdir(parents=True)
+        (path / "torch").symlink_to(STAND_IN_TORCH / "torch")
+        (path / "scripts").symlink_to(tmp_path / "scripts")
+        made.path[node.name] = str(path)
+    return made
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes the user's script."""
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+
+    def write(text: str) -> Path:
+        path = folder / "user script.py"
+        path.write_text(text)
+        return path
+
+    return write

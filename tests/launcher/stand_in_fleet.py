@@ -55,7 +55,13 @@ class LocalShell:
     ) -> Completed:
         self._reach()
         done = subprocess.run(
-            list(argv), input=stdin, capture_output=True, timeout=timeout_s, env=self._env() | dict(env or {}), cwd="/", check=False
+            list(argv),
+            input=stdin,
+            capture_output=True,
+            timeout=timeout_s,
+            env=self._env() | dict(env or {}),
+            cwd="/",
+            check=False,
         )
         if check and done.returncode:
             raise RemoteError(self.node.name, argv[0], exit_code=done.returncode, stderr=done.stderr)

@@ -88,7 +88,8 @@ def test_tail_goes_on_from_an_offset_and_ends_with_the_run(folder: RunFolder) ->
 
 def test_tail_ends_when_nobody_reads_any_more(folder: RunFolder) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom launcher.node.layout import RunFolder\nfrom launcher.node.logs import tail\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from launcher.node.layout import RunFolder\nfrom launcher.node.logs import tail\n"
         "tail(RunFolder(Path(sys.argv[1])), 0, output=1, over=lambda: False)"
     )
     words = [sys.executable, "-c", program, str(folder.path)]

@@ -29,10 +29,18 @@ def failure(rank: int | None, exit_code: int, at: float) -> dict[str, Any]:
         ([says(0, "running"), says(1, "running")], "running", "node-0, node-1"),
         ([ended(0), says(1, "running")], "running", "node-1"),
         ([ended(0), ended(1)], "finished", "exit code 0"),
-        ([ended(0, codes=(75, 75), reason="stop"), ended(1, codes=(75, 75), reason="stop")], "stopped", "stop requested"),
+        (
+            [ended(0, codes=(75, 75), reason="stop"), ended(1, codes=(75, 75), reason="stop")],
+            "stopped",
+            "stop requested",
+        ),
         ([ended(0, codes=(75, 75)), ended(1, codes=(75, 75))], "stopped", "with a checkpoint"),
         ([ended(0, codes=(-9, 75), reason="stop"), ended(1, codes=(75, 75), reason="stop")], "stopped", "SIGKILL"),
-        ([ended(0, codes=(), reason="cancelled"), ended(1, codes=(), reason="cancelled")], "stopped", "before torchrun"),
+        (
+            [ended(0, codes=(), reason="cancelled"), ended(1, codes=(), reason="cancelled")],
+            "stopped",
+            "before torchrun",
+        ),
         ([ended(0, codes=(), reason="no-go"), ended(1, codes=(), reason="no-go")], "failed", "never said go"),
         ([ended(0, reason="peer", peer="node-1"), says(1, "lost", left={})], "lost", "node-1"),
         ([says(0, "running"), says(1, "lost", left={7: "python"})], "lost", "are left on node-1"),
@@ -64,7 +72,11 @@ def test_the_first_failing_rank_is_named_and_its_peers_are_consequences() -> Non
 def test_failures_are_ordered_by_one_clock() -> None:
     late = ended(0, codes=(3, 0), first_failure=failure(0, 3, 100.0))
     early = NodeSays(
-        node="node-1", rank=1, state="ended", clock_offset_s=60.0, facts=ended(1, first_failure=failure(2, -9, 159.0)).facts
+        node="node-1",
+        rank=1,
+        state="ended",
+        clock_offset_s=60.0,
+        facts=ended(1, first_failure=failure(2, -9, 159.0)).facts,
     )
     assert judge([late, early]).why == "rank 2 on node-1 ended with SIGKILL"
 
@@ -75,5 +87,7 @@ def test_a_failure_before_the_stop_stays_a_failure() -> None:
 
 
 def test_torchrun_killed_is_a_failure_of_torchrun() -> None:
-    verdict = judge([ended(0, codes=(), first_failure=failure(None, -9, 1.0)), ended(1, codes=(), reason="peer", peer="node-0")])
+    verdict = judge(
+        [ended(0, codes=(), first_failure=failure(None, -9, 1.0)), ended(1, codes=(), reason="peer", peer="node-0")]
+    )
     assert (verdict.state, verdict.why) == ("failed", "torchrun on node-0 ended with SIGKILL")

@@ -1,4 +1,4 @@
-"""torchrun's process handling as torch 2.15 does it: one session a rank, poll, SIGTERM to the rest, SIGKILL in the end."""
+"""torchrun's process handling as torch 2.15 does it: one session a rank, poll, SIGTERM to the rest, then SIGKILL."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-class SignalException(Exception):  # noqa: N818 - torch's name
+class SignalException(Exception):
     """Raised in torchrun's main thread by a signal."""
 
     def __init__(self, message: str, number: int) -> None:

@@ -1,0 +1,124 @@
+"""`python -m infra.destroy`: end a stack, and prove it. What `make destroy` runs.
+
+The engine first (it knows the order), then the provider's own answer on what is still there: `pulumi destroy` that exits
+with 0 is no proof that billing stopped. What a killed `pulumi up` left outside the state is found by its tag and removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from infra import leftovers, receipt
+from infra.errors import ContractError, EngineError, InfraError
+from infra.pulumi_engine import environment, find_pulumi
+from infra.stack import current_stack, project_root, read_cluster
+
+NO_STACK = "no stack named"
+
+
+def destroy(root: Path, stack: str) -> None:
+    """Destroy `stack` and everything with its tag. Repeating it, or having nothing to destroy, is success.
+
+    Raises EngineError when the engine can't go on, LeftoversError while anything is left.
+    """
+    try:
+        cluster = read_cluster(root, stack)
+    except ContractError:
+        cluster = None  # never up, or half of it: there is still something to look for
+    failure = _destroy_by_engine(root, stack)
+    # The sweep comes also, and above all, when the engine failed.
+    leftovers.sweep(root, stack)
+    if failure is not None:
+        raise failure
+    print(receipt.text(cluster) if cluster else f"stack {stack}: nothing was up, nothing was charged")
+
+
+def _destroy_by_engine(root: Path, stack: str) -> EngineError | None:
+    release_lock(root, stack)
+    for arguments in (
+        # A killed `up` leaves "pending creates" that stop the engine; the sweep finds what they made.
+        ("refresh", "--clear-pending-creates", "--yes", "--skip-preview"),
+        ("destroy", "--yes", "--skip-preview", "--continue-on-error"),
+    ):
+        done = _pulumi(root, stack, *arguments)
+        if NO_STACK in done.stderr:
+            return None
+        sys.stdout.write(done.stdout)
+        if done.returncode != 0:
+            return EngineError(
+                f"`pulumi {arguments[0]} --stack {stack}` failed (exit {done.returncode}): {_last_line(done)}: "
+                "mend that and run `make destroy` again; `fab leftovers` shows what is still there"
+            )
+    return None
+
+
+def release_lock(root: Path, stack: str) -> None:
+    """Drop the backend's lock of an engine that was killed. Raises EngineError when the engine still lives."""
+    for path in sorted((root / ".trainstack" / "pulumi" / ".pulumi" / "locks").rglob(f"{stack}/*.json")):
+        try:
+            lock = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue  # being written or removed this moment: the engine will say
+        here = lock.get("hostname") == socket.gethostname()
+        if not here or Path(f"/proc/{lock.get('pid')}").exists() and _is_engine(int(lock["pid"])):
+            raise EngineError(
+                f"stack {stack}: a pulumi command (process {lock.get('pid')} on {lock.get('hostname')}) is at work on it: "
+                "let it end or interrupt it, then run `make destroy` again"
+            )
+        done = _pulumi(root, stack, "cancel", "--yes")
+        if done.returncode != 0:
+            raise EngineError(f"stack {stack}: its stale lock {path} could not be released: {_last_line(done)}")
+        return
+
+
+def _is_engine(pid: int) -> bool:
+    try:
+        return "pulumi" in Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return False
+
+
+def _pulumi(root: Path, stack: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(find_pulumi(root)), *arguments, "--stack", stack, "--non-interactive"],
+        cwd=root,
+        env=environment(root),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in (done.stdout + "\n" + done.stderr).splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m infra.destroy",
+        description="Destroy a stack, then ask the provider itself what is left; exit 6 while anything is.",
+        epilog="example: python -m infra.destroy --stack local",
+    )
+    parser.add_argument("--stack", help="stack name (default: the selected one)")
+    options = parser.parse_args()
+    root = project_root()
+    try:
+        destroy(root, options.stack or current_stack(root))
+    except InfraError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return os.EX_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Programs around the product: set-up and the demo. Nothing imports them."""
