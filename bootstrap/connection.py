@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import fabric
 import paramiko
-from paramiko.hostkeys import HostKeyEntry
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from bootstrap.errors import AuthenticationError, ChannelError, ConnectError, ConnectionLost, HostKeyError, KeyFileError
 from bootstrap.hosts import check_key_file, endpoint, known_host
@@ -218,8 +218,8 @@ def _connection(
 
 def _host_key(node: Node) -> paramiko.PKey:
     try:
-        entry = HostKeyEntry.from_line(f"node {node.host_key}")
-    except (paramiko.SSHException, ValueError):
+        entry = HostKeyEntry.from_line(" ".join(["node", *node.host_key.split()[:2]]))
+    except (InvalidHostKey, paramiko.SSHException, ValueError):
         entry = None
     if entry is None or entry.key is None:
         raise HostKeyError(
@@ -234,7 +234,7 @@ def _phase(problem: Exception) -> str:
     if isinstance(problem, paramiko.ChannelException):
         return f"the head can't reach it ({text})"
     if isinstance(problem, socket.gaierror):
-        return "its name can't be resolved"
+        return "its name can't be resolved to an address"
     if isinstance(problem, ConnectionRefusedError | paramiko.ssh_exception.NoValidConnectionsError):
         return "nothing listens there (refused or no route)"
     if isinstance(problem, TimeoutError):

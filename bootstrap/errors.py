@@ -24,7 +24,8 @@ from collections.abc import Mapping
 
 from infra.errors import InfraError
 
-_TAIL_CHARACTERS = 600
+_HEAD_CHARACTERS = 400
+_TAIL_CHARACTERS = 800
 
 
 class BootstrapError(InfraError):
@@ -69,7 +70,7 @@ class RemoteError(BootstrapError):
     def __init__(self, node: str, what: str, *, exit_code: int, stderr: bytes) -> None:
         self.node = node
         self.exit_code = exit_code
-        self.stderr = last_lines(stderr)
+        self.stderr = excerpt(stderr)
         super().__init__(f"{node}: `{what}` ended with exit code {exit_code}: {self.stderr or 'it said nothing'}")
 
 
@@ -108,6 +109,9 @@ class SeveralNodes(BootstrapError):
         super().__init__(f"{what} failed on {len(errors)} nodes ({', '.join(errors)}):\n{said}")
 
 
-def last_lines(output: bytes) -> str:
-    """The end of a command's output as text; bytes that aren't UTF-8 are replaced."""
-    return output.decode("utf-8", "replace").strip()[-_TAIL_CHARACTERS:]
+def excerpt(output: bytes) -> str:
+    """A command's output as text, or its beginning and end; bytes that aren't UTF-8 are replaced."""
+    text = output.decode("utf-8", "replace").strip()
+    if len(text) <= _HEAD_CHARACTERS + _TAIL_CHARACTERS:
+        return text
+    return f"{text[:_HEAD_CHARACTERS]} […] {text[-_TAIL_CHARACTERS:]}"

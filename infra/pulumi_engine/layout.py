@@ -75,11 +75,15 @@ def environment(root: Path, base: Mapping[str, str] | None = None) -> dict[str, 
 
 def write_shell_variables(root: Path) -> None:
     """Write .trainstack/environment.sh for `activate`."""
-    lines = ["# Written by make setup; `activate` reads it."]
-    lines += [f"trainstack_root={shlex.quote(str(root))}"]
+    lines = ["# Written by make setup; `activate` reads it.", _guard(root)]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables(root).items()]
     lines += [f"unset {name}" for name in DROPPED]
     write_atomically(shell_variables_file(root), ("\n".join(lines) + "\n").encode())
+
+
+def _guard(root: Path) -> str:
+    """The line that stops the file from taking effect in a checkout that was moved or copied."""
+    return f'[ "${{trainstack_here:-}}" = {shlex.quote(str(root))} ] || return 1'
 
 
 def find_pulumi(root: Path) -> Path:
@@ -89,11 +93,10 @@ def find_pulumi(root: Path) -> Path:
     for program in programs:
         if not os.access(program, os.X_OK):
             raise EngineError(f"The Pulumi engine isn't ready: there is no {program}; run `make setup` in {root}.")
-    recorded = f"trainstack_root={shlex.quote(str(root))}\n"
     try:
-        written = shell_variables_file(root).read_text()
+        written = shell_variables_file(root).read_text(encoding="utf-8")
     except OSError:
         written = ""
-    if recorded not in written:
+    if _guard(root) not in written.splitlines():
         raise EngineError(f"{root} was moved or only half set up: run `make setup` in it again.")
     return programs[0]

@@ -29,8 +29,6 @@ WAIT_FOR_GO_S = 120.0
 """Longest wait between the claim and the word to go: the user's machine may have died in between."""
 PEERS_COME_S = 60.0
 """After the word to go, which all nodes get at once: how long the head waits for each to report."""
-FAIL_GRACE_S = 5.0
-"""After the first failure: how long the other ranks may take to fail by themselves; as long again after SIGTERM."""
 TICK_S = 0.15
 STOPPED_WITH_CHECKPOINT = 75
 """EX_TEMPFAIL: what our trainer's ranks answer to a stop, once their checkpoint is complete."""
@@ -213,7 +211,7 @@ class Supervisor:
         self._terminate()
 
     def _begin_failure(self, what: str, *, reason: Reason) -> None:
-        self.reason, self.ending_since, self.grace_s = reason, time.monotonic(), FAIL_GRACE_S
+        self.reason, self.ending_since, self.grace_s = reason, time.monotonic(), self.spec["fail_grace_s"]
         self.say(f"{what}: ending this node's ranks")
         self.channel.tell({"kind": "ended", "how": "fail"})
 

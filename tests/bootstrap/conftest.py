@@ -1,78 +1,21 @@
-"""Real sshds on loopback ports: one a node, unprivileged where we are, and a Cluster that describes them."""
+"""A node is a real sshd on a loopback port; every test has its own, and its own checkout folder."""
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from infra.cluster import VERSION, Cluster, Endpoint, Node, Price
+from infra.cluster import Cluster
+from tests.bootstrap.servers import Server, answers, cluster_of, free_port, make_key, node_for, wait_until
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    """A running sshd."""
-
-    port: int
-    host_key: str
-    folder: Path
-    process: subprocess.Popen[bytes]
-
-    def sessions(self) -> list[int]:
-        """Process ids of the sshds that serve one connection each."""
-        out = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-        pairs = [tuple(map(int, line.split())) for line in out.splitlines()]
-        return [pid for pid, parent in pairs if parent == self.process.pid]
-
-    def log(self) -> str:
-        return (self.folder / "sshd.log").read_text("utf-8", "replace")
-
-
-def make_key(path: Path, *, passphrase: str = "") -> str:
-    """An ed25519 key pair; returns the public half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)],
-        check=True,
-        stdin=subprocess.DEVNULL,
-    )
-    return " ".join(path.with_name(path.name + ".pub").read_text().split()[:2])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, within_s: float = 15) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} didn't happen within {within_s} s"
-        time.sleep(0.02)
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(("127.0.0.1", port))
-            return probe.recv(4) == b"SSH-"
-        except OSError:
-            return False
 
 
 @pytest.fixture
@@ -89,7 +32,7 @@ def key(root: Path) -> Path:
 
 
 @pytest.fixture
-def start_sshd(root: Path, key: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+def start_sshd(key: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Starts sshds with extra configuration lines; ends them and their sessions afterwards."""
     servers: list[Server] = []
 
@@ -136,40 +79,6 @@ def start_sshd(root: Path, key: Path, tmp_path: Path) -> Iterator[Callable[..., 
                 os.kill(pid, signal.SIGTERM)
             except ProcessLookupError:
                 continue
-
-
-def node_for(server: Server, rank: int, work_dir: Path, *, hidden: bool = False) -> Node:
-    """A Node for a server; `hidden`: only reached through the head."""
-    where = Endpoint(host="127.0.0.1", port=server.port)
-    return Node(
-        name=f"node-{rank}",
-        provider_id=f"test/{rank}",
-        rank=rank,
-        public=None if hidden else where,
-        private=where,
-        user=getpass.getuser(),
-        host_key=server.host_key,
-        work_dir=str(work_dir / f"node-{rank}"),
-        processes=1,
-        cpu_threads=1,
-    )
-
-
-def cluster_of(*nodes: Node) -> Cluster:
-    now = datetime.now(UTC)
-    return Cluster(
-        version=VERSION,
-        project="trainstack",
-        stack="test",
-        provider="local",
-        region=None,
-        zone=None,
-        created_at=now,
-        expires_at=now + timedelta(hours=1),
-        price=Price(usd_per_hour=0.0, source="your own machine", as_of=now),
-        shared_storage=None,
-        nodes=nodes,
-    )
 
 
 @pytest.fixture

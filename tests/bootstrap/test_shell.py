@@ -13,7 +13,7 @@ import pytest
 
 from bootstrap.errors import ConnectionLost, DiskFull, RemoteError, RemoteTimeout, TransferError
 from bootstrap.fleet import Fleet, Shell
-from tests.bootstrap.conftest import Server, cluster_of, node_for, wait_until
+from tests.bootstrap.servers import Server, cluster_of, names, node_for, wait_until
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_files_arrive_whole_with_their_mode(shell: Shell, tmp_path: Path) -> Non
     assert target.stat().st_mode & 0o777 == 0o600
     shell.put_bytes(b"abc", str(target))
     assert shell.get_bytes(str(target), offset=1) == b"bc"
-    assert os.listdir(target.parent) == ["file"]
+    assert names(target.parent) == ["file"]
     assert shell.exists(str(target))
     assert not shell.exists(f"{target}x")
 
@@ -183,7 +183,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(shell: Shell, tmp_path: Path) -
         (disk / "file").write_bytes(b"old")
         with pytest.raises(DiskFull, match=f"disk full on node-0:{disk}/file"):
             shell.put_bytes(bytes(3 << 20), f"{disk}/file")
-        assert os.listdir(disk) == ["file"]
+        assert names(disk) == ["file"]
         assert (disk / "file").read_bytes() == b"old"
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -194,7 +194,7 @@ def test_a_copy_cut_in_the_middle_is_never_taken_for_whole(shell: Shell, server:
     shell.put_bytes(b"old", str(target))
 
     def cut() -> None:
-        wait_until(lambda: any(name.endswith(".part") for name in os.listdir(target.parent)), "the copy's begin")
+        wait_until(lambda: any(name.endswith(".part") for name in names(target.parent)), "the copy's begin")
         for pid in server.sessions():
             os.kill(pid, signal.SIGKILL)
 
@@ -204,4 +204,4 @@ def test_a_copy_cut_in_the_middle_is_never_taken_for_whole(shell: Shell, server:
         shell.put_bytes(bytes(60 << 20), str(target))
     cutter.join()
     assert target.read_bytes() == b"old"
-    wait_until(lambda: os.listdir(target.parent) == ["file"], "the removal of the part")
+    wait_until(lambda: names(target.parent) == ["file"], "the removal of the part")

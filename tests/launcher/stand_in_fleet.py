@@ -33,7 +33,8 @@ class Outcomes:
 
     def require(self, what: str) -> dict[str, Any]:
         if len(self.errors) == 1:
-            raise next(iter(self.errors.values()))
+            error = next(iter(self.errors.values()))
+            raise error.cause if isinstance(error, WorkError) else error
         if self.errors:
             raise SeveralNodes(what, self.errors)
         return self.results

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import wait_for
+from launcher_nodes import wait_for
 
 from launcher.node import logs
 from launcher.node.layout import RunFolder, read_json

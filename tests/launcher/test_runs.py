@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import wait_for
+from launcher_nodes import wait_for
 from stand_in_fleet import LocalFleet, LocalShell
 
 from bootstrap.errors import ConnectionLost, SeveralNodes
@@ -92,6 +92,7 @@ def user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Controller:
     monkeypatch.setattr(start, "GRACE_S", 5.0)
+    monkeypatch.setattr(start, "FAIL_GRACE_S", 1.0)
     return Controller(fleet, root, prepared, code, script)
 
 

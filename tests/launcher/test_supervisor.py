@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STAND_IN_TORCH, wait_for
+from launcher_nodes import STAND_IN_TORCH, wait_for
 
 from launcher.node import commands, processes
 from launcher.node.layout import RunFolder, read_json, write_json
@@ -51,6 +51,7 @@ class OneNode:
             "peers": [],
             "token": "token",
             "grace_s": 2.0,
+            "fail_grace_s": 0.5,
             "python": sys.executable,
             "python_path": [str(STAND_IN_TORCH)],
             "cwd": str(self.work_dir),

@@ -1,0 +1,59 @@
+"""The supervisor under the real torchrun: a rendezvous on the held port, a failure on one node, and nothing left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from stand_in_fleet import LocalFleet
+
+from launcher import start
+from launcher.follow import follow
+from launcher.node import processes
+from launcher.states import Verdict
+from launcher.status import ask_status
+
+
+@pytest.fixture
+def run(
+    fleet: LocalFleet, root: Path, prepared: Any, script: Callable[[str], Path]
+) -> Callable[[str], tuple[Verdict, list[str]]]:
+    """Runs a script on both nodes to its end: (verdict, lines)."""
+
+    def run(text: str) -> tuple[Verdict, list[str]]:
+        path = script(text)
+        code = SimpleNamespace(
+            digest="0" * 16, path={node.name: str(path.parent.parent) for node in fleet.cluster.nodes}
+        )
+        plan = start.plan_script(str(path), arguments=(), name=None)
+        lines: list[str] = []
+        record = start.submit(fleet, plan, root=root, prepared=prepared, code=code, report=lines.append)  # type: ignore[arg-type]
+        follow(fleet, record, root=root, show=lambda node, line: lines.append(f"{node} {line}"))  # type: ignore[arg-type]
+        assert not any(processes.marked(record.id, node.name) for node in fleet.cluster.nodes)
+        return ask_status(fleet, record, root=root).verdict, lines  # type: ignore[arg-type]
+
+    return run
+
+
+def test_ranks_of_both_nodes_find_one_another(run: Callable[[str], tuple[Verdict, list[str]]]) -> None:
+    verdict, lines = run("import os; print('one of', os.environ['WORLD_SIZE'])")
+    assert verdict.state == "finished"
+    assert sorted(line for line in lines if "one of" in line) == [
+        f"node-{r // 2} [rank {r}] one of 4" for r in range(4)
+    ]
+
+
+def test_a_rank_that_exits_with_3_on_one_node_is_named_and_the_other_node_ends(
+    run: Callable[[str], tuple[Verdict, list[str]]],
+) -> None:
+    verdict, _ = run(
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '2': print('bad data', file=sys.stderr); sys.exit(3)\n"
+        "time.sleep(600)"
+    )
+    assert (verdict.state, verdict.why) == ("failed", "rank 2 on node-1 ended with exit code 3")
+    assert verdict.first is not None
+    assert verdict.first.lines[-1] == "bad data"
