@@ -6,6 +6,7 @@ AutoAddPolicy, the stack's key instead of the user's keys and agent, and no ssh_
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import socket
@@ -19,7 +20,7 @@ import fabric
 import paramiko
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
-from bootstrap.errors import AuthenticationError, ChannelError, ConnectError, ConnectionLost, HostKeyError, KeyFileError
+from bootstrap.errors import AuthenticationError, ChannelError, ConnectError, HostKeyError, Interrupted, KeyFileError
 from bootstrap.hosts import check_key_file, endpoint, known_host
 from infra.cluster import Node
 
@@ -28,6 +29,7 @@ AUTHENTICATION_WINDOW_S = 20.0
 ATTEMPT_S = 15.0
 """Limit of each phase of one attempt: TCP, banner, authentication, channel."""
 KEEPALIVE_S = 15
+CLOSE_S = 5.0
 _DEAD_LINK_MS = 45_000
 
 
@@ -75,7 +77,9 @@ class Link:
         self._deadline_s = deadline_s
         self._connection: fabric.Connection | None = None
         self._opening = threading.Lock()
-        self._closed = threading.Event()
+        self._ending = threading.Event()
+        self._commands = 0
+        self._changed = threading.Condition()
 
     @property
     def address(self) -> str:
@@ -105,9 +109,32 @@ class Link:
                 why = f"the connection broke ({error})"
             self._pause(next(pauses), deadline, ChannelError(f"{self.node.name}: {why}; close other connections to it"))
 
+    @contextlib.contextmanager
+    def command(self) -> Iterator[None]:
+        """Around each command, so that `close` can wait until the commands are ended on the node too."""
+        with self._changed:
+            self._commands += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._commands -= 1
+                self._changed.notify_all()
+
+    def check_open(self) -> None:
+        """Raises Interrupted when the link is being closed."""
+        if self._ending.is_set():
+            raise Interrupted(f"{self.node.name}: interrupted, because the connections were closed here")
+
+    def interrupt(self) -> None:
+        """Asks every command and every wait for a connection to end."""
+        self._ending.set()
+
     def close(self) -> None:
-        """Ends the connection and every wait for it; whatever runs on it gets ConnectionLost."""
-        self._closed.set()
+        """Interrupts, gives the commands a moment to be ended on the node, and ends the connection."""
+        self.interrupt()
+        with self._changed:
+            self._changed.wait_for(lambda: self._commands == 0, CLOSE_S)
         connection = self._connection
         if connection is not None:
             connection.client.close()
@@ -160,8 +187,8 @@ class Link:
         """Waits before the next attempt, or raises `error` when there is no time for one."""
         if time.monotonic() + pause_s >= deadline:
             raise error
-        if self._closed.wait(pause_s):
-            raise ConnectionLost(f"{self.node.name}: given up, because the connections were closed here")
+        self._ending.wait(pause_s)
+        self.check_open()
 
     def _host_key_error(self, got: paramiko.PKey) -> HostKeyError:
         expected = _host_key(self.node)

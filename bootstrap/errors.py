@@ -15,6 +15,7 @@ BootstrapError              exit code
 │   └── DiskFull           13   because there is no room for it
 ├── StepError              14   a step of the bootstrap failed on a node
 ├── WorkError               …   a caller's function failed on a node; has that error's exit code, and it as its cause
+├── Interrupted           130   the Fleet was closed here (Ctrl-C) while something was on
 └── SeveralNodes            …   more than one node failed; has the first one's exit code
 """
 
@@ -97,6 +98,10 @@ class WorkError(BootstrapError):
         self.cause = cause
         self.exit_code = cause.exit_code
         super().__init__(str(cause))
+
+
+class Interrupted(BootstrapError):
+    exit_code = 130
 
 
 class SeveralNodes(BootstrapError):

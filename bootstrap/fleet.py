@@ -59,10 +59,12 @@ class Fleet:
         self.close()
 
     def close(self) -> None:
-        """Closes every connection; nodes behind the head first."""
+        """Ends what is still on, then every connection; nodes behind the head first."""
         with self._lock:
             links = list(self._links.values())
             self._links.clear()
+        for link in links:
+            link.interrupt()
         for link in reversed(links):
             link.close()
 
@@ -76,7 +78,7 @@ class Fleet:
         """Runs `function` on each node (default: all) at once, a thread a node, and waits for all of them.
 
         An error of ours on one node goes into `errors`; anything else is a bug and is raised here after the others have
-        ended. Ctrl-C closes the connections, so that nothing goes on behind the caller's back.
+        ended. Ctrl-C ends the commands on the nodes, then the connections: nothing goes on behind the caller's back.
         """
         chosen = sorted(self.cluster.nodes if nodes is None else nodes, key=lambda node: node.rank)
         answers: queue.Queue[tuple[str, T | None, Exception | None]] = queue.Queue()

@@ -33,6 +33,7 @@ from bootstrap.errors import (
 from infra.cluster import Node
 
 _CHUNK = 1 << 16
+_LOOK_S = 0.5
 _MARK = re.compile(rb"trainstack-group (\d+)\n")
 _START = 'echo "trainstack-group $$" >&2; "$@"; exit $?'
 """sshd made the shell that runs this the leader of a process group, and `exec` kept its pid: so $$ names the group. The
@@ -160,12 +161,15 @@ class Shell:
 class _Command:
     """One command on one channel, from its start to its exit code."""
 
-    def __init__(self, link: Link, argv: Sequence[str], *, stdin: BinaryIO, timeout_s: float | None) -> None:
+    def __init__(
+        self, link: Link, argv: Sequence[str], *, stdin: BinaryIO, timeout_s: float | None, urgent: bool = False
+    ) -> None:
         self._link = link
         self._what = _short(argv)
         self._line = "exec " + shlex.join(["sh", "-c", _START, "sh", *argv])
         self._stdin = stdin
         self._timeout_s = timeout_s
+        self._urgent = urgent  # goes on while the link is being closed
         self._stderr = bytearray()
 
     @property
@@ -175,19 +179,20 @@ class _Command:
 
     def finish(self, on_output: Callable[[bytes], None]) -> int:
         """Starts the command, passes its output on, and returns its exit code."""
-        channel = self._link.channel()
-        done = False
-        try:
-            exit_code = self._follow(channel, on_output)
-            done = True
-            return exit_code
-        except ConnectionLost:
-            done = True
-            raise
-        finally:
-            channel.close()
-            if not done:  # too late, Ctrl-C, or the caller's own error: nothing of it stays on the node
-                self._end_group()
+        with self._link.command():
+            channel = self._link.channel()
+            over = False
+            try:
+                exit_code = self._follow(channel, on_output)
+                over = True
+                return exit_code
+            except ConnectionLost:
+                over = True
+                raise
+            finally:
+                channel.close()
+                if not over:  # too late, Ctrl-C, or the caller's own error: nothing of it stays on the node
+                    self._end_group()
 
     def _follow(self, channel: paramiko.Channel, on_output: Callable[[bytes], None]) -> int:
         deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
@@ -220,16 +225,18 @@ class _Command:
                 return bytes(channel.recv(_CHUNK))
 
     def _slice(self, deadline: float | None) -> float:
-        """How long to wait at most before looking at the clock again. Raises RemoteTimeout when time is up."""
+        """How long to wait before looking again. Raises RemoteTimeout when time is up, Interrupted when closing."""
+        if not self._urgent:
+            self._link.check_open()
         if deadline is None:
-            return 5.0
+            return _LOOK_S
         left = deadline - time.monotonic()
         if left <= 0:
             raise RemoteTimeout(
                 f"{self._link.node.name}: `{self._what}` didn't end within {self._timeout_s:g} s and was stopped: "
                 f"{excerpt(self.stderr) or 'it said nothing on stderr'}"
             )
-        return min(left, 5.0)
+        return min(left, _LOOK_S)
 
     def _lost(self, how: str) -> ConnectionLost:
         name = self._link.node.name
@@ -262,7 +269,8 @@ class _Command:
             return
         with contextlib.suppress(BootstrapError):
             argv = ["sh", "-c", _END, "sh", found[1].decode()]
-            _Command(self._link, argv, stdin=io.BytesIO(b""), timeout_s=10).finish(lambda _: None)
+            command = _Command(self._link, argv, stdin=io.BytesIO(b""), timeout_s=10, urgent=True)
+            command.finish(lambda _: None)
 
 
 def _short(argv: Sequence[str]) -> str:

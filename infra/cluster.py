@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -99,12 +99,13 @@ class Cluster:
         ranks = [node.rank for node in self.nodes]
         if not ranks or ranks != list(range(len(ranks))):
             raise ContractError(f"stack {self.stack}: node ranks are {ranks}, not 0 .. n-1: run `pulumi up` again")
-        for what, values in {
+        distinct: dict[str, list[object]] = {
             "name": [node.name for node in self.nodes],
             "provider id": [node.provider_id for node in self.nodes],
             "private address": [(node.private.host, node.private.port) for node in self.nodes],
             "host key": [node.host_key for node in self.nodes],
-        }.items():
+        }
+        for what, values in distinct.items():
             if len(set(values)) != len(values):
                 raise ContractError(f"stack {self.stack}: two nodes have one {what} ({values}): run `pulumi refresh`")
         for node in self.nodes:
@@ -140,7 +141,7 @@ class Cluster:
     def from_json(cls, value: object) -> Self:
         """The inverse of `to_json`; raises ContractError with the first key that is wrong."""
         try:
-            return _ADAPTER.validate_python(value)  # type: ignore[return-value]
+            return cast(Self, _ADAPTER.validate_python(value))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "(whole)"

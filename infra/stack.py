@@ -74,12 +74,11 @@ def _pulumi(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     from infra.pulumi_engine import environment, find_pulumi
 
     command = [str(find_pulumi(root)), *arguments, "--non-interactive", "--color", "never"]
-    env = {**os.environ, **environment(root)}
     try:
         return subprocess.run(
             command,
             cwd=root,
-            env=env,
+            env=environment(root),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,7 +135,7 @@ def logs(
     _context: Context,
     run: str | None = None,
     node: str | None = None,
-    rank: int | None = None,
+    rank: str | None = None,
     follow: bool = False,
     stack: str | None = None,
 ) -> None:
@@ -142,40 +143,27 @@ def logs(
 
     Example: fab logs --rank 0
     """
-    from infra.stack import current_stack, project_root
-    from launcher import follow as following
-    from launcher.errors import BusyError, NoRunError
-    from launcher.record import Runs
-    from launcher.states import FINAL
+    from infra.stack import project_root
+    from launcher.errors import UsageError
+    from launcher.follow import follow as follow_run
+    from launcher.follow import write_line
 
     root = project_root()
-    try:
-        record = Runs(root).load(run) if run else Runs(root).latest(stack or current_stack(root))
-    except NoRunError:
-        if run is None:
-            raise
-        record = None  # another machine may have started it: the head knows
-    if node is not None and record is not None:
-        record.read_cluster().node(node)
+    if rank is not None and not rank.isdecimal():
+        raise UsageError(f"--rank {rank}: write a global rank, 0 or more")
+    number = None if rank is None else int(rank)
 
     def show(of: str, line: str) -> None:
-        if node in (None, of) and (rank is None or line.startswith(f"[rank {rank}] ")):
-            following.write_line(of, line)
+        if node in (None, of) and (number is None or line.startswith(f"[rank {number}] ")):
+            write_line(of, line)
 
-    complete = record is not None and record.state in FINAL and (Runs(root).path(record.id) / "report.json").exists()
-    if complete and record is not None:
-        _show_local(root, record, node, rank)
-        return
-    with _run_on_its_fleet(run, stack) as (_, fleet, found):
-        try:
-            following.fetch(fleet, found, root=root)
-        except BusyError as error:
-            if follow:
-                raise
-            _say(f"({error})")
-        _show_local(root, found, node, rank)
-        if follow:
-            following.follow(fleet, found, root=root, show=show)
+    record = _bring_logs_here(run, stack, strict=follow)
+    if node is not None:
+        record.read_cluster().node(node)
+    _show_local(root, record, node, number)
+    if follow:
+        with _run_on_its_fleet(record.id, stack) as (_, fleet, found):
+            follow_run(fleet, found, root=root, show=show)
 
 
 @task(
@@ -247,6 +235,30 @@ def _run_on_its_fleet(run: str | None, stack: str | None) -> Iterator[tuple[Path
         return
     with Fleet(read_cluster(root, record.stack), root=root) as fleet:
         yield root, fleet, record
+
+
+def _bring_logs_here(run: str | None, stack: str | None, *, strict: bool) -> RunRecord:
+    """The run's record, its local logs as new as can be. Unless `strict`, what is here must do when no node answers."""
+    from bootstrap.errors import BootstrapError
+    from infra.errors import ContractError
+    from infra.stack import current_stack, project_root
+    from launcher.errors import BusyError
+    from launcher.follow import fetch
+    from launcher.record import Runs
+    from launcher.status import same_machines
+
+    try:
+        with _run_on_its_fleet(run, stack) as (root, fleet, record):
+            if same_machines(fleet.cluster, record):
+                fetch(fleet, record, root=root)
+            return record
+    except (BootstrapError, ContractError, BusyError) as error:
+        if strict:
+            raise
+        root = project_root()
+        record = Runs(root).load(run) if run else Runs(root).latest(stack or current_stack(root))
+        print(f"(as far as it is on this machine: {error})", file=sys.stderr)
+        return record
 
 
 def _show_local(root: Path, record: RunRecord, node: str | None, rank: int | None) -> None:

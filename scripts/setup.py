@@ -204,9 +204,9 @@ def engine_is_ready(root):
     return is_initialised(root)
 
 
-def missing_programs(*, path, needs_ip):
+def missing_programs(*, path, needs_ip, system_folders=SYSTEM_FOLDERS):
     """The Debian packages of the programs that aren't there."""
-    places = os.pathsep.join([path, *SYSTEM_FOLDERS])
+    places = os.pathsep.join([path, *system_folders])
     packages = {"sshd": "openssh-server", "ssh-keygen": "openssh-client"}
     if needs_ip:
         packages["ip"] = "iproute2"

@@ -32,8 +32,8 @@ def main(environment: Path, uv: str, python: str) -> int:
         lock_file = environment.with_name(environment.name + ".lock")
         lock_file.write_bytes(lock)
         for command in (
-            [uv, "venv", "--no-project", "--python", python, str(environment)],
-            [uv, "pip", "sync", "--python", str(interpreter), "--require-hashes", str(lock_file)],
+            [uv, "--quiet", "venv", "--no-project", "--python", python, str(environment)],
+            [uv, "--quiet", "pip", "sync", "--python", str(interpreter), "--require-hashes", str(lock_file)],
         ):
             done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
             if done.returncode != 0:

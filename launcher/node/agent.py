@@ -1,13 +1,15 @@
 """torchrun, in this process, plus the two things that it doesn't tell: each rank's exit code, and when it exited.
 
 torchrun's own exit code is 1 whatever happened, and it looks at its ranks only ten times a second. So each rank gets a
-thread that waits for its end without collecting it (WNOWAIT) and writes the exit to the run's events.
+thread that waits for its end without collecting it (WNOWAIT) and tells the supervisor through a pipe, which works on a
+full disk too.
 
-    python RUN_FOLDER/node agent RUN_FOLDER TORCHRUN_ARGUMENT …
+    python RUN_FOLDER/node agent PIPE TORCHRUN_ARGUMENT …
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,17 +18,16 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from launcher.node.processes import end_with_parent
 
 
-def run_torchrun(folder: Path, arguments: Sequence[str]) -> int:
+def run_torchrun(pipe: int, arguments: Sequence[str]) -> int:
     """Runs torchrun to its end; returns its exit code."""
     # A supervisor killed by SIGKILL must not leave a training that nobody watches.
     end_with_parent(signal.SIGTERM)
-    _watch_processes(folder / "events.jsonl")
+    _watch_processes(pipe)
     # torch takes Popen's name when it is imported: so only now.
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -40,22 +41,27 @@ def run_torchrun(folder: Path, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _watch_processes(events: Path) -> None:
-    """From here on, each process started by `subprocess` leaves its exit in `events`."""
+def _watch_processes(pipe: int) -> None:
+    """From here on, each rank that torchrun starts (it does so by `subprocess`) is told with its start and its exit."""
 
     class WatchedPopen(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             self._told = threading.Lock()
+            rank = (options.get("env") or {}).get("RANK")
+            if rank is None:
+                self._told.acquire()  # not a rank: nothing to tell
+                return
+            _tell(pipe, {"event": "start", "rank": int(rank), "pid": self.pid})
             if hasattr(os, "waitid"):
                 threading.Thread(target=self._wait_without_collecting, daemon=True).start()
 
         def poll(self) -> int | None:
-            return self._tell(super().poll())
+            return self._ended(super().poll())
 
         def wait(self, timeout: float | None = None) -> int:
             code = super().wait(timeout)
-            self._tell(code)
+            self._ended(code)
             return code
 
         def _wait_without_collecting(self) -> None:
@@ -64,17 +70,16 @@ def _watch_processes(events: Path) -> None:
             except ChildProcessError:  # already collected: then `poll` or `wait` has told
                 return
             if ended is not None:
-                self._tell(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+                self._ended(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
-        def _tell(self, code: int | None) -> int | None:
+        def _ended(self, code: int | None) -> int | None:
             if code is not None and self._told.acquire(blocking=False):
-                _append(events, {"event": "exit", "pid": self.pid, "exit_code": code, "at": time.time()})
+                _tell(pipe, {"event": "exit", "pid": self.pid, "exit_code": code, "at": time.time()})
             return code
 
     subprocess.Popen = WatchedPopen  # type: ignore[misc]
 
 
-def _append(path: Path, event: dict[str, Any]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.write(descriptor, json.dumps(event).encode() + b"\n")
-    os.close(descriptor)
+def _tell(pipe: int, event: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # the supervisor is gone: SIGTERM is on its way
+        os.write(pipe, json.dumps(event).encode() + b"\n")

@@ -6,7 +6,7 @@ status RUN_FOLDER…         what the node knows of these runs
 stop RUN_FOLDER GRACE_S    ask, wait for the end, clean up after a lost supervisor
 tail RUN_FOLDER OFFSET     the log from a byte offset until the run has ended
 cat RUN_FOLDER OFFSET      the log from a byte offset as far as it is
-agent RUN_FOLDER …         torchrun (started by the supervisor only)
+agent PIPE …               torchrun (started by the supervisor only)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     if command == "agent":
         from launcher.node.agent import run_torchrun
 
-        return run_torchrun(Path(rest[0]), rest[1:])
+        return run_torchrun(int(rest[0]), rest[1:])
     if command in ("tail", "cat"):
         with contextlib.suppress(BrokenPipeError):
             tail_run(RunFolder(Path(rest[0])), int(rest[1]), wait=command == "tail")

@@ -42,11 +42,6 @@ class RunFolder:
         return self.path / "stop.json"
 
     @property
-    def events(self) -> Path:
-        """One JSON object a line: start and exit of each rank."""
-        return self.path / "events.jsonl"
-
-    @property
     def log(self) -> Path:
         """All output of the node in one append-only file of whole lines."""
         return self.path / "output.log"

@@ -29,29 +29,29 @@ class Merger:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._offsets: dict[str, int] = {}
-        note = read_json(folder.merged)
-        if note is not None:
-            self._recover(note["at"], note["from"], note["to"])
+        self._size = 0
+        self._note = read_json(folder.merged)
 
     def step(self, *, flush: bool = False) -> None:
         """Copies once. `flush`: the sources have ended, so an unfinished last line is a line too. Raises OSError."""
+        self._repeat_noted()
         more = True
         while more:
             text, reached, more = self._collect(self._offsets, {}, flush=flush)
             if text:
-                size = self._folder.log.stat().st_size if self._folder.log.exists() else 0
-                note = {"at": size, "from": self._offsets, "to": reached}
+                note = {"at": self._size, "from": self._offsets, "to": reached}
                 write_json(self._folder.merged, note, durable=False)
-                self._append(size, text)
-                self._offsets = reached
+                self._note = note
+                self._append(self._size, text, reached)
 
-    def _recover(self, at: int, start: dict[str, int], end: dict[str, int]) -> None:
-        """Writes the noted piece again at its place: the same bytes, whether it was written before or not."""
-        text, reached, _ = self._collect(start, end, flush=True)  # each source's piece ended at a line's end
-        self._append(at, text)
-        self._offsets = reached
+    def _repeat_noted(self) -> None:
+        """Writes a piece that was noted but not finished once more at its place: the same bytes, which may have been read."""
+        if self._note is not None:
+            # Each source's piece ended at a line's end.
+            text, reached, _ = self._collect(self._note["from"], self._note["to"], flush=True)
+            self._append(self._note["at"], text, reached)
 
-    def _append(self, at: int, text: bytes) -> None:
+    def _append(self, at: int, text: bytes, reached: dict[str, int]) -> None:
         descriptor = os.open(self._folder.log, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             done = 0
@@ -59,6 +59,7 @@ class Merger:
                 done += os.pwrite(descriptor, text[done:], at + done)
         finally:
             os.close(descriptor)
+        self._note, self._offsets, self._size = None, reached, at + len(text)
 
     def _collect(
         self, start: dict[str, int], limits: dict[str, int], *, flush: bool

@@ -8,6 +8,7 @@ waiting ──go──▶ running ──torchrun ended──▶ ended
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -70,7 +71,9 @@ class Supervisor:
     grace_s: float = 0.0
     term_sent: bool = False
     stop_wish: bool = False
-    _events_read: int = 0
+    _events: int | None = None
+    """The reading end of the pipe from torchrun's process."""
+    _heard: bytes = b""
 
     def __post_init__(self) -> None:
         self.run, self.node = str(self.spec["run"]), str(self.spec["node"])
@@ -140,17 +143,21 @@ class Supervisor:
                 self.say(f"can't reach the head at [{go['address']}]:{go['channel_port']} ({error}): is a firewall on?")
                 self.reason, self.peer = "peer", "the head"
                 return self._skip()
+        self._events, tell = os.pipe()
+        os.set_blocking(self._events, False)
         output = os.open(self.folder.source("torchrun"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self.agent = subprocess.Popen(
-            torchrun_command(self.spec, self.folder, go),
+            torchrun_command(self.spec, self.folder, go, pipe=tell),
             cwd=self.spec["cwd"],
             env=environment(os.environ, self.spec, interface=self.interface),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
+            pass_fds=(tell,),
         )
         os.close(output)
+        os.close(tell)
         self.state |= {"state": "running", "started_at": time.time(), "agent_pid": self.agent.pid}
         self._started = time.monotonic()
         write_state(self.folder, self.state)
@@ -257,15 +264,13 @@ class Supervisor:
     # What happened.
 
     def _read_events(self) -> None:
-        try:
-            with self.folder.events.open("rb") as file:
-                file.seek(self._events_read)
-                data = file.read()
-        except FileNotFoundError:
+        if self._events is None:
             return
-        whole = data[: data.rfind(b"\n") + 1]
-        self._events_read += len(whole)
-        for line in whole.splitlines():
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._events, 65536):
+                self._heard += data
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
             event = json.loads(line)
             if event["event"] == "start":
                 self.ranks[event["pid"]] = Rank(rank=event["rank"], pid=event["pid"])
@@ -298,20 +303,18 @@ class Supervisor:
 
     def say(self, text: str) -> None:
         """One line of our own in the node's log."""
-        with self.folder.source("supervisor").open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
+        with contextlib.suppress(OSError), self.folder.source("supervisor").open("a", encoding="utf-8") as file:
+            file.write(text + "\n")  # best effort: a full disk must not end the supervisor
 
     def _merge(self, *, flush: bool) -> None:
-        try:
+        with contextlib.suppress(OSError):  # a full disk: what wasn't copied stays in its source until there is room
             self.merger.step(flush=flush)
-        except OSError:  # a full disk: what wasn't copied stays in its source and is copied when there is room
-            self.folder.reserve.unlink(missing_ok=True)
 
     def _on_signal(self, number: int, frame: object) -> None:  # noqa: ARG002 - the signature is Python's
         self.stop_wish = True
 
 
-def torchrun_command(spec: Mapping[str, Any], folder: RunFolder, go: Mapping[str, Any]) -> list[str]:
+def torchrun_command(spec: Mapping[str, Any], folder: RunFolder, go: Mapping[str, Any], *, pipe: int) -> list[str]:
     """torchrun with a static rendezvous at an address; each rank goes through rank.py."""
     here = Path(__file__).parent
     python = str(spec["python"])
@@ -319,7 +322,7 @@ def torchrun_command(spec: Mapping[str, Any], folder: RunFolder, go: Mapping[str
         python,
         str(here.parent.parent / "__main__.py"),
         "agent",
-        str(folder.path),
+        str(pipe),
         f"--nnodes={spec['nodes']}",
         f"--node-rank={spec['node_rank']}",
         f"--nproc-per-node={spec['processes']}",

@@ -44,6 +44,12 @@ def make_key(path: Path, *, passphrase: str = "") -> str:
     return " ".join(path.with_name(path.name + ".pub").read_text().split()[:2])
 
 
+def alive(pid: int) -> bool:
+    """Runs still; a zombie that nobody has collected yet doesn't."""
+    out = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(out.strip()) and not out.strip().startswith("Z")
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

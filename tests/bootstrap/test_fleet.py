@@ -29,7 +29,7 @@ from bootstrap.fleet import Fleet
 from bootstrap.hosts import ssh_command, write_known_hosts
 from infra.cluster import Cluster, Endpoint
 from infra.errors import SpecError
-from tests.bootstrap.servers import Server, cluster_of, free_port, make_key, names, node_for, wait_until
+from tests.bootstrap.servers import Server, alive, cluster_of, free_port, make_key, names, node_for, wait_until
 
 Start = Callable[..., Server]
 PASSPHRASE = "open sesame"  # noqa: S105
@@ -144,6 +144,37 @@ def test_the_users_keys_and_ssh_config_do_not_count(
     assert hello(cluster, root) == b"hello\n"
     words = ssh_command(cluster, cluster.head, ["echo", "a b"], root=root)
     assert subprocess.run(words, capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout == b"a b\n"
+
+
+def test_an_ipv6_address_is_fine(start_sshd: Start, root: Path, tmp_path: Path) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
+    server = start_sshd("ListenAddress ::1")
+    node = node_for(server, 0, tmp_path)
+    node = dataclasses.replace(node, public=Endpoint(host="::1", port=server.port))
+    assert hello(cluster_of(node), root) == b"hello\n"
+    words = ssh_command(cluster_of(node), node, ["echo", "six"], root=root)
+    assert subprocess.run(words, capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout == b"six\n"
+
+
+def test_no_stdin_and_no_locale_are_needed(cluster: Cluster, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text(json.dumps(cluster.to_json()))
+    program = textwrap.dedent("""
+        import json, sys
+        from pathlib import Path
+        from bootstrap.fleet import Fleet
+        from infra.cluster import Cluster
+        cluster = Cluster.from_json(json.loads(Path(sys.argv[1]).read_text()))
+        with Fleet(cluster, root=Path(sys.argv[2])) as fleet:
+            print(fleet.on_each(lambda s: s.run(["cat"]).exit_code).require("it"))
+    """)
+    words = [sys.executable, "-c", program, str(tmp_path / "cluster.json"), str(root)]
+    bare = ["env", "-i", "LC_ALL=C", "PYTHONUTF8=0", "sh", "-c", 'exec "$@" <&-', "sh", *words]
+    done = subprocess.run(bare, capture_output=True, check=False, cwd=Path(__file__).parents[2], timeout=60)
+    assert (done.stdout, done.stderr) == (b"{'node-0': 0, 'node-1': 0}\n", b"")
 
 
 # --- readiness
@@ -276,7 +307,7 @@ def test_a_bug_in_the_function_is_raised_as_it_is(cluster: Cluster, root: Path) 
         fleet.on_each(lambda _: 1 / 0)
 
 
-def test_ctrl_c_ends_it_at_once(cluster: Cluster, root: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_here_and_on_the_nodes(cluster: Cluster, root: Path, tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text(json.dumps(cluster.to_json()))
     program = textwrap.dedent("""
         import json, sys
@@ -285,15 +316,17 @@ def test_ctrl_c_ends_it_at_once(cluster: Cluster, root: Path, tmp_path: Path) ->
         from infra.cluster import Cluster
         cluster = Cluster.from_json(json.loads(Path(sys.argv[1]).read_text()))
         with Fleet(cluster, root=Path(sys.argv[2])) as fleet:
-            fleet.on_each(lambda s: s.run(["sh", "-c", 'touch "$0"; sleep 60', sys.argv[3] + s.node.name]))
+            fleet.on_each(lambda s: s.run(["sh", "-c", 'echo $$ >"$0"; sleep 60', sys.argv[3] + s.node.name]))
     """)
     words = [sys.executable, "-c", program, str(tmp_path / "cluster.json"), str(root), f"{tmp_path}/started-"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
-    wait_until(lambda: len(list(tmp_path.glob("started-*"))) == 2, "the commands' start")
+    wait_until(lambda: [p.read_text()[-1:] for p in tmp_path.glob("started-*")] == ["\n"] * 2, "the commands' start")
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert process.returncode in (130, -signal.SIGINT)
     assert said.count(b"Traceback") == 1, said.decode()  # Python's own for KeyboardInterrupt, and none from threads
+    pids = [int(path.read_text()) for path in tmp_path.glob("started-*")]
+    wait_until(lambda: not any(map(alive, pids)), "the commands' end on the nodes")
 
 
 # --- the real ssh client

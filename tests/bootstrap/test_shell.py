@@ -13,7 +13,7 @@ import pytest
 
 from bootstrap.errors import ConnectionLost, DiskFull, RemoteError, RemoteTimeout, TransferError
 from bootstrap.fleet import Fleet, Shell
-from tests.bootstrap.servers import Server, cluster_of, names, node_for, wait_until
+from tests.bootstrap.servers import Server, alive, cluster_of, names, node_for, wait_until
 
 
 @pytest.fixture
@@ -25,12 +25,6 @@ def server(start_sshd: Callable[..., Server]) -> Server:
 def shell(server: Server, root: Path, tmp_path: Path) -> Iterator[Shell]:
     with Fleet(cluster_of(node_for(server, 0, tmp_path)), root=root, connect_deadline_s=10) as fleet:
         yield fleet.shell("node-0")
-
-
-def alive(pid: int) -> bool:
-    """Runs still; a zombie that nobody has collected yet doesn't."""
-    out = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return bool(out.strip()) and not out.strip().startswith("Z")
 
 
 def test_words_reach_the_command_as_they_are(shell: Shell) -> None:

@@ -1,0 +1,88 @@
+"""What a provider is: the contract of every module in this package, and the two values that cross it. No helpers here.
+
+A provider module has a `PROVIDER` with the four verbs (and `remove`). Adding one is one module, one line in the registry
+(infra/providers/__init__.py), one stack file and one stand-in for its tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:  # Pulumi's import costs half a second, and `fab leftovers` needs none of it
+    import pulumi
+
+    from infra.cluster import Price
+    from infra.spec import ClusterSpec
+
+PROJECT = "trainstack"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """Whose machines: one stack of one project of one checkout."""
+
+    root: Path
+    """The checkout. `.trainstack/` under it holds everything of ours on the user's machine."""
+    stack: str
+    project: str = PROJECT
+
+    @property
+    def identity(self) -> str:
+        """The tag or name that every billable resource carries, for as long as it lives."""
+        return f"trainstack/{self.project}/{self.stack}"
+
+    @property
+    def digest(self) -> str:
+        """8 hex digits of the identity and the checkout: for names with tight limits (a network interface: 15 bytes)."""
+        text = f"{self.root.resolve()}\0{self.identity}"
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+    @property
+    def stack_file(self) -> Path:
+        return self.root / "stacks" / f"Pulumi.{self.stack}.yaml"
+
+    @property
+    def key_folder(self) -> Path:
+        """Holds the stack's SSH key pair; only the public half ever leaves it."""
+        return self.root / ".trainstack" / "stacks" / self.stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """One thing of a stack that the provider's own system says is there."""
+
+    kind: str
+    """The provider's word for it: "process", "instance", "volume"."""
+    id: str
+    """The provider's own key: what its console or command line finds."""
+    detail: str
+    usd_per_hour: float | None
+    """What it costs while it stays; None when unknown."""
+
+
+class Provider(Protocol):
+    """The four verbs. Only `create` may import pulumi, and only inside."""
+
+    def preflight(self, spec: ClusterSpec, deployment: Deployment) -> list[str]:
+        """Everything that would stop `create`, one sentence each; free of charge, and changes nothing.
+
+        Credentials, quota, offering, names within limits, tools, disk. Empty when all is well.
+        """
+
+    def create(self, spec: ClusterSpec, deployment: Deployment) -> pulumi.Output[dict[str, object]]:
+        """Declare the resources; resolves to `Cluster.to_json()` when, and only when, all nodes are there."""
+
+    def price(self, spec: ClusterSpec) -> Price:
+        """USD per hour for the whole cluster, with source and date. Unknown is None, never zero."""
+
+    def leftovers(self, deployment: Deployment) -> list[Leftover]:
+        """All that exists with the deployment's identity, in whatever state, from the system itself and not from ours.
+
+        In the order in which `remove` should get them. A malformed answer raises ProviderError: it isn't "nothing".
+        """
+
+    def remove(self, leftover: Leftover, deployment: Deployment) -> None:
+        """End it. Not found is success. Raises ProviderError when it can't be ended."""

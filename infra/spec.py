@@ -1,0 +1,165 @@
+"""What the user asks for: ClusterSpec, read once from the stack file, checked completely, units in the names.
+
+    config:
+      trainstack:cluster:
+        provider: local
+        nodes: 2
+
+Every wrong key is reported in one go, a sentence each; nothing behind this file checks a type again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from infra.errors import SpecError
+from infra.providers import MODULES
+
+CONFIG_KEY = "cluster"
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_DECIMAL = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+MIN_LIFETIME_S, MAX_LIFETIME_S = 60, 30 * 86400
+
+
+def _refuse(message: str) -> PydanticCustomError:
+    return PydanticCustomError("trainstack", "{reason}", {"reason": message})
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        raise _refuse(f"is {str(value).lower()}, which YAML takes for a truth value: quote it if you mean the word")
+    if not isinstance(value, str):
+        raise _refuse(f"is {value!r}, not a text: quote it")
+    return value
+
+
+def _whole(value: object) -> int:
+    """A whole number. `pulumi config set --path` writes numbers as they are, so text is refused."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        hint = ": write it without quotes" if isinstance(value, str) and value.strip().isdigit() else ""
+        raise _refuse(f"is {value!r}, not a whole number{hint}")
+    return value
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _refuse(f"is {value!r}: write true or false")
+    return value
+
+
+def _dollars(value: object) -> float:
+    """Finite and not negative. Text such as "0.5" is taken: `pulumi config set --path` quotes decimals."""
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refuse(f"is {value!r}, not a number of US dollars per hour")
+    if not math.isfinite(value) or value < 0:
+        raise _refuse(f"is {value!r}: take a finite number of US dollars per hour, 0 or more")
+    return float(value)
+
+
+def _seconds(value: object) -> int:
+    """ "24h" to 86400."""
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise _refuse(f'is {value!r}: write a duration with its unit, such as "24h", "90m" or "7d"')
+    seconds = float(match[1]) * _UNIT_S[match[2]]
+    if not MIN_LIFETIME_S <= seconds <= MAX_LIFETIME_S:
+        raise _refuse(f"is {value!r}: take between 1m and 30d")
+    return int(seconds)
+
+
+def _provider(value: object) -> str:
+    name = _text(value)
+    if name not in MODULES:
+        raise _refuse(f"is {name!r}: take one of {', '.join(sorted(MODULES))}{_nearest(name, MODULES)}")
+    return name
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word.strip().lower(), list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+class ClusterSpec(BaseModel):
+    """A cluster as asked for. A provider's own limits (how many nodes, which GPUs) are its preflight's matter."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    provider: Annotated[str, BeforeValidator(_provider)]
+    nodes: Annotated[int, BeforeValidator(_whole), Field(ge=1)] = 2
+    processes_per_node: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=64)] = 1
+    """Training processes on each node (local world size)."""
+    shared_storage: Annotated[bool, BeforeValidator(_truth)] = False
+    """Whether one folder is the same storage on every node."""
+    max_lifetime_s: Annotated[int, BeforeValidator(_seconds), Field(alias="max_lifetime")] = 24 * 3600
+    """The guard ends the nodes this long after they were asked for."""
+    max_hourly_usd: Annotated[float, BeforeValidator(_dollars)] | None = None
+    """`pulumi preview` refuses a cluster above it. None: no cap."""
+
+
+KEYS = tuple(field.alias or name for name, field in ClusterSpec.model_fields.items())
+
+
+def parse(value: object, *, file: str) -> ClusterSpec:
+    """The spec in `value` (plain JSON values); raises SpecError with one sentence for each wrong key, `file` in each."""
+    where = f"{file}, key trainstack:{CONFIG_KEY}"
+    if value is None:
+        raise SpecError(f"{where} is missing: write at least `provider: local` and `nodes: 2` under it")
+    if not isinstance(value, dict):
+        raise SpecError(f"{where} is {value!r}, not a mapping: write `provider: …`, `nodes: …` indented under it")
+    try:
+        return ClusterSpec.model_validate(value)
+    except ValidationError as error:
+        raise SpecError("\n".join(f"{where}.{_sentence(each)}" for each in error.errors())) from None
+
+
+def parse_config(config: dict[str, Any], *, file: str, project: str) -> ClusterSpec:
+    """The spec in a stack's whole configuration, as Pulumi hands it over ("project:key" to text or JSON)."""
+    ours = {key.partition(":")[2]: value for key, value in config.items() if key.partition(":")[0] == project}
+    wrong = [
+        f"{file}, key {project}:{key} is unknown: only {project}:{CONFIG_KEY} is read{_nearest(key, [CONFIG_KEY])}"
+        for key in sorted(ours)
+        if key != CONFIG_KEY
+    ]
+    value = ours.get(CONFIG_KEY)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            pass  # a bare text: `parse` says that it isn't a mapping
+    try:
+        spec = parse(value, file=file)
+    except SpecError as error:
+        raise SpecError("\n".join([*wrong, str(error)])) from None
+    if wrong:
+        raise SpecError("\n".join(wrong))
+    return spec
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """One pydantic error: "nodes is 0: take 1 or more"."""
+    key = ".".join(str(part) for part in error["loc"])
+    given, context = error["input"], error.get("ctx", {})
+    match error["type"]:
+        case "extra_forbidden":
+            return f"{key} is unknown{_nearest(key, KEYS) or ': take one of ' + ', '.join(KEYS)}"
+        case "missing":
+            return f"{key} is missing: add it"
+        case "greater_than_equal":
+            return f"{key} is {given!r}: take {context['ge']} or more"
+        case "less_than_equal":
+            return f"{key} is {given!r}: take {context['le']} or fewer"
+        case "trainstack":
+            return f"{key} {error['msg']}"
+        case _:
+            return f"{key} is {given!r}: {error['msg']}"
