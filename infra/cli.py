@@ -1,8 +1,8 @@
 """The edge between our exceptions and a shell: one sentence on stderr and the right exit code, in one place.
 
-    @task
-    @command
-    def leftovers(context, stack=None): ...
+@task
+@command
+def leftovers(context, stack=None): ...
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _R = TypeVar("_R")
 
 
 def command(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`function` as a command: an InfraError (or BootstrapError, LauncherError) becomes `Exit` with its sentence and code.
+    """`function` as a command: an InfraError (or BootstrapError, LauncherError) becomes `Exit` with its text and code.
 
     Ctrl-C is exit code 130 without a traceback. Anything else is our own bug and keeps its traceback.
     """

@@ -1,4 +1,7 @@
-"""What a cluster costs: the estimate before, the cap, the receipt after. Pure: values in, values out. Unknown is None, never zero."""
+"""What a cluster costs: the estimate before, the cap, the receipt after.
+
+Pure: values in, values out. Unknown is None, never zero.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ def estimate(spec: ClusterSpec, price: Price) -> str:
     """One line for `pulumi preview`: per hour, and at most, until the lifetime guard ends it."""
     most = total_usd(price, seconds=spec.max_lifetime_s)
     return (
-        f"estimated cost: {dollars(price.usd_per_hour)} per hour, at most {dollars(most)} until the guard ends the nodes "
-        f"{spec.max_lifetime_s / 3600:g} h after creation ({price.source}, as of {price.as_of:%Y-%m-%d})"
+        f"estimated cost: {dollars(price.usd_per_hour)} per hour, at most {dollars(most)} until the guard ends "
+        f"the nodes {spec.max_lifetime_s / 3600:g} h after creation ({price.source}, as of {price.as_of:%Y-%m-%d})"
     )
 
 

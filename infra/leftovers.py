@@ -68,7 +68,9 @@ def sweep(root: Path, stack: str) -> None:
                     problems.append(str(error))
         left = find(root, stack)
         if not left:
-            print(f"stack {stack}: nothing is left" + (f" ({removed} thing(s) removed by the sweep)" if removed else ""))
+            print(
+                f"stack {stack}: nothing is left" + (f" ({removed} thing(s) removed by the sweep)" if removed else "")
+            )
             return
     print(table(left))
     raise LeftoversError(

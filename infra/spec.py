@@ -10,6 +10,7 @@ Every wrong key is reported in one go, a sentence each; nothing behind this file
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import math
@@ -111,7 +112,7 @@ KEYS = tuple(field.alias or name for name, field in ClusterSpec.model_fields.ite
 
 
 def parse(value: object, *, file: str) -> ClusterSpec:
-    """The spec in `value` (plain JSON values); raises SpecError with one sentence for each wrong key, `file` in each."""
+    """The spec in `value` (plain JSON values); raises SpecError with one sentence a wrong key, `file` in each."""
     where = f"{file}, key trainstack:{CONFIG_KEY}"
     if value is None:
         raise SpecError(f"{where} is missing: write at least `provider: local` and `nodes: 2` under it")
@@ -133,10 +134,8 @@ def parse_config(config: dict[str, Any], *, file: str, project: str) -> ClusterS
     ]
     value = ours.get(CONFIG_KEY)
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):  # a bare text: `parse` says that it isn't a mapping
             value = json.loads(value)
-        except ValueError:
-            pass  # a bare text: `parse` says that it isn't a mapping
     try:
         spec = parse(value, file=file)
     except SpecError as error:

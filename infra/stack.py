@@ -1,4 +1,4 @@
-"""Which stack is meant, and what its `pulumi up` gave: the only door through which bootstrap/ and launcher/ see infra/."""
+"""Which stack is meant, and what its `pulumi up` gave: the only door from bootstrap/ and launcher/ into infra/."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _pulumi(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         )
     except subprocess.TimeoutExpired:
         raise EngineError(
-            f"`pulumi {' '.join(arguments)}` gave no answer within {_ENGINE_DEADLINE_S} s: is the state backend reachable?"
+            f"`pulumi {' '.join(arguments)}` gave no answer within {_ENGINE_DEADLINE_S} s: is the backend reachable?"
         ) from None
 
 

@@ -63,8 +63,8 @@ class Plan:
         return (self.recipe,) if self.recipe is not None else ()
 
 
-def plan_recipe(root: Path, recipe: str, *, settings: Sequence[str], name: str | None) -> Plan:
-    """A run of our trainer. UsageError for a recipe that the trainer refuses, with its sentence."""
+def plan_recipe(root: Path, recipe: str, *, settings: Sequence[str], name: str | None, world_size: int) -> Plan:
+    """A run of our trainer. UsageError for a recipe that the trainer refuses for so many ranks, with its sentence."""
     path = _recipe_file(root, recipe)
     inside = path.is_relative_to(root.resolve())
     for setting in settings:
@@ -75,7 +75,7 @@ def plan_recipe(root: Path, recipe: str, *, settings: Sequence[str], name: str |
             raise UsageError(f"--set {setting!r}: output_dir is a path on the nodes: make it absolute, or use --name")
     if name is not None:
         settings = [*settings, f"experiment={_checked_name(name)}"]
-    _check_recipe(root, path, settings)
+    _check_recipe(root, path, settings, world_size=world_size)
     return Plan(
         experiment=_experiment(path, settings),
         recipe=path,
@@ -262,12 +262,18 @@ def _one_at_a_time(root: Path, stack: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check_recipe(root: Path, recipe: Path, settings: Sequence[str]) -> None:
+def _check_recipe(root: Path, recipe: Path, settings: Sequence[str], *, world_size: int) -> None:
     """The trainer's own check, here and now: an error in a recipe costs no connection and no machine."""
     words = [sys.executable, "-m", "trainer", str(recipe), "--check", *(w for s in settings for w in ("--set", s))]
     try:
         done = subprocess.run(
-            words, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_TIMEOUT_S, check=False
+            words,
+            cwd=root,
+            env=os.environ | {"WORLD_SIZE": str(world_size)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=CHECK_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise UsageError(f"{recipe}: the trainer's check didn't end within {CHECK_TIMEOUT_S} s") from None

@@ -63,6 +63,7 @@ def train(
     from launcher.errors import UsageError
 
     root = project_root()
+    cluster = read_cluster(root, stack or current_stack(root))
     if script is not None:
         if recipe is not None or strategy is not None or set_:
             raise UsageError(
@@ -73,8 +74,10 @@ def train(
         if after_dashes():
             raise UsageError("arguments after -- are for --script; for a recipe write --set key=value")
         settings = [*([f"strategy={strategy}"] if strategy else []), *(set_ or [])]
-        plan = start.plan_recipe(root, recipe or DEFAULT_RECIPE, settings=settings, name=name)
-    with Fleet(read_cluster(root, stack or current_stack(root)), root=root) as fleet:
+        plan = start.plan_recipe(
+            root, recipe or DEFAULT_RECIPE, settings=settings, name=name, world_size=cluster.world_size
+        )
+    with Fleet(cluster, root=root) as fleet:
         prepared = ready(fleet, root=root)
         code = sync_code(fleet, root=root, extra=plan.extra)
         record = start.submit(fleet, plan, root=root, prepared=prepared, code=code, report=_say)

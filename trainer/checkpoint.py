@@ -1,8 +1,8 @@
 """Sharded checkpoints that are complete or not there, on a shared folder or on each node's own disk.
 
 <output>/checkpoints/step-00000100/ holds the files of torch.distributed.checkpoint that ranks on this disk wrote, the
-global `.metadata`, and manifest.json with the size and digest of every file of every rank. The manifest is written last,
-before the rename from `.step-00000100.partial`: a folder without one is not a checkpoint.
+global `.metadata`, and manifest.json with the size and digest of every file of every rank. The manifest is written
+last, before the rename from `.step-00000100.partial`: a folder without one is not a checkpoint.
 """
 
 import json
@@ -195,7 +195,9 @@ class Checkpoints:
         here, folder = self._processes, self._folder / step_name(step)
         what = f"complete {folder}"
         here.together(lambda: folder.mkdir(exist_ok=True), error=CheckpointError, what=what)
-        self._send(METADATA, manifest, folder, needs={METADATA: set(_folder_owners(here, self._mates))}, holders=holders)
+        self._send(
+            METADATA, manifest, folder, needs={METADATA: set(_folder_owners(here, self._mates))}, holders=holders
+        )
         needed = here.together(lambda: self._needed(folder, strategy), error=CheckpointError, what=what)
         needs: dict[str, set[int]] = {}
         for owner, names in here.gather((self._mates[0], sorted(needed))):
@@ -260,4 +262,3 @@ def _folder_owners(processes: Processes, mates: list[int]) -> list[int]:
 
 def _reason(error: CheckpointException) -> str:
     return "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
-

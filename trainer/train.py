@@ -191,7 +191,9 @@ def _loss_sum(run: Run, batch: tuple[Any, Any]) -> Tensor:
     with torch.autocast(run.here.device.type, dtype=torch.bfloat16, enabled=bf16):
         logits = run.strategy.module(inputs)
     # [batch, time, vocabulary] → [batch × time, vocabulary]
-    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    return functional.cross_entropy(
+        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
 
 
 def _evaluate(run: Run) -> None:

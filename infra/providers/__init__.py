@@ -1,4 +1,7 @@
-"""The registry: the one place where a provider's name meets its module. A provider is imported only when its stack is used."""
+"""The registry: the one place where a provider's name meets its module.
+
+A provider is imported only when its stack is used.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a provider is: the contract of every module in this package, and the two values that cross it. No helpers here.
 
-A provider module has a `PROVIDER` with the four verbs (and `remove`). Adding one is one module, one line in the registry
-(infra/providers/__init__.py), one stack file and one stand-in for its tests.
+A provider module has a `PROVIDER` with the four verbs (and `remove`). Adding one is one module, one line in the
+registry (infra/providers/__init__.py), one stack file and one stand-in for its tests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Deployment:
 
     @property
     def digest(self) -> str:
-        """8 hex digits of the identity and the checkout: for names with tight limits (a network interface: 15 bytes)."""
+        """8 hex digits of identity and checkout: for names with tight limits (a network interface: 15 bytes)."""
         text = f"{self.root.resolve()}\0{self.identity}"
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 

@@ -45,7 +45,7 @@ class Merger:
                 self._append(self._size, text, reached)
 
     def _repeat_noted(self) -> None:
-        """Writes a piece that was noted but not finished once more at its place: the same bytes, which may have been read."""
+        """Writes a piece that was noted but not finished again at its place: the same bytes, as some may be read."""
         if self._note is not None:
             # Each source's piece ended at a line's end.
             text, reached, _ = self._collect(self._note["from"], self._note["to"], flush=True)

@@ -25,7 +25,7 @@ def checkout(root: Path) -> Path:
 
 
 def test_a_recipe_gives_its_experiment_and_stays_relative_to_the_checkout(checkout: Path) -> None:
-    plan = start.plan_recipe(checkout, "trainer/recipes/demo.yaml", settings=["steps=5"], name=None)
+    plan = start.plan_recipe(checkout, "trainer/recipes/demo.yaml", settings=["steps=5"], name=None, world_size=4)
     assert (plan.experiment, plan.settings) == ("demo-run", ("steps=5",))
     assert plan.recipe_on_node == "trainer/recipes/demo.yaml"
 
@@ -33,12 +33,12 @@ def test_a_recipe_gives_its_experiment_and_stays_relative_to_the_checkout(checko
 def test_a_recipe_from_elsewhere_goes_along(checkout: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("steps: 3\n")
-    plan = start.plan_recipe(checkout, str(recipe), settings=[], name=None)
+    plan = start.plan_recipe(checkout, str(recipe), settings=[], name=None, world_size=4)
     assert (plan.experiment, plan.recipe_on_node, plan.extra) == ("mine", "mine.yaml", (recipe,))
 
 
 def test_a_name_overrides_the_experiment(checkout: Path) -> None:
-    plan = start.plan_recipe(checkout, "trainer/recipes/demo.yaml", settings=[], name="other")
+    plan = start.plan_recipe(checkout, "trainer/recipes/demo.yaml", settings=[], name="other", world_size=4)
     assert (plan.experiment, plan.settings) == ("other", ("experiment=other",))
 
 
@@ -56,7 +56,7 @@ def test_a_bad_recipe_is_refused_in_one_sentence(
     checkout: Path, recipe: str, settings: list[str], name: str | None, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as error:
-        start.plan_recipe(checkout, recipe, settings=settings, name=name)
+        start.plan_recipe(checkout, recipe, settings=settings, name=name, world_size=4)
     assert error.value.exit_code == 2
     assert "\n" not in str(error.value)
 

@@ -3,7 +3,7 @@
     namespace mode   root on Linux: a network, pid, mount, uts and ipc namespace each, on a bridge of its own
     loopback mode    elsewhere: an unprivileged sshd each, on a free port of 127.0.0.1
 
-What fails in a cloud should fail here: own address, own disk, own home, own process list, verified host keys, a lifetime.
+What fails in a cloud should fail here: own address, own disk, own home, own processes, verified host keys, a lifetime.
 
     layout.py     names and folders          isolation.py  which mode, and the namespace's inside
     network.py    what the nodes share       nodes.py      one node: create, look, end

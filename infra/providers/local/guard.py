@@ -2,8 +2,8 @@
 
     python guard.py DEADLINE_FILE -- COMMAND...
 
-DEADLINE_FILE holds a Unix time; it may be rewritten while the node runs. When the time has come, or the command has ended,
-or this process is told to end, everything that carries our TRAINSTACK_NODE in its environment is ended too (on Linux).
+DEADLINE_FILE holds a Unix time; it may be rewritten while the node runs. When the time has come, or the command has
+ended, or this process is told to end, everything with our TRAINSTACK_NODE in its environment is ended too (on Linux).
 Stand-alone: only the standard library, because it outlives `pulumi up` and must not depend on the virtual environment.
 """
 
@@ -23,7 +23,7 @@ def main(deadline_file: Path, command: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda _signal, _frame: over.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    threading.Thread(target=lambda: (child.wait(), over.set()), daemon=True).start()
+    threading.Thread(target=_tell_end, args=(child, over), daemon=True).start()
     while not over.is_set():
         try:
             left_s = float(deadline_file.read_text()) - time.time()
@@ -36,6 +36,11 @@ def main(deadline_file: Path, command: list[str]) -> int:
         child.kill()
     end_marked(os.environ.get("TRAINSTACK_NODE", ""))
     return 0
+
+
+def _tell_end(child: subprocess.Popen[bytes], over: threading.Event) -> None:
+    child.wait()
+    over.set()
 
 
 def end_marked(marker: str) -> None:

@@ -17,8 +17,8 @@ Mode = Literal["namespace", "loopback"]
 
 _UNSHARE = ("unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child=KILL")
 _PROBE = (
-    "mount -t proc proc /proc && mount -t tmpfs tmpfs /dev/shm && ip link add probe type bridge && "
-    "ip link add a type veth peer name b"
+    "mount -t proc proc /proc && mount -t tmpfs tmpfs /dev/shm && ip link add name probe type bridge && "
+    "ip link add name veth0 type veth peer name veth1"
 )
 
 
@@ -39,7 +39,9 @@ def choose() -> tuple[Mode, str]:
         check=False,
     )
     if probe.returncode == 0:
-        probe = subprocess.run(["ip", "netns", "list"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        probe = subprocess.run(
+            ["ip", "netns", "list"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
     if probe.returncode != 0:
         return "loopback", f"this machine refuses namespaces ({' '.join(probe.stderr.split())[:200]})"
     return "namespace", ""

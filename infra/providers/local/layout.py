@@ -1,4 +1,4 @@
-"""Names and places of a local stack: pure functions of its deployment, so that anyone can find what a killed `up` left."""
+"""Names and places of a local stack: functions of its deployment, so that what a killed `up` left can be found."""
 
 from __future__ import annotations
 

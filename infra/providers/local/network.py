@@ -1,4 +1,4 @@
-"""What the nodes of a local stack share: folders, and in namespace mode a hub with a bridge. Each step may be repeated."""
+"""What the nodes of a local stack share: folders, and in namespace mode a hub with a bridge. Steps may be repeated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def node_names(count: int) -> list[str]:
 
 
 def prepare_folders(layout: Layout, *, nodes: int, shared: bool) -> None:
-    """Make every node's folder before any node: a node covers the others' folders, so they must be there to be covered."""
+    """Make every node's folder before any node: each covers the others' folders, so they must be there."""
     layout.folder.mkdir(parents=True, exist_ok=True)
     for name in node_names(nodes):
         folder = layout.node(name).folder
@@ -113,6 +113,15 @@ def remove_folder(folder: Path) -> None:
         raise ProviderError(f"{folder} can't be removed: {error.strerror}: {error.filename}") from None
 
 
+def remove_all(layout: Layout) -> None:
+    """Everything but processes: links, namespaces, folders. Repeating it is fine."""
+    remove_hub(layout)
+    for name in sorted(system.namespaces()):
+        if name.startswith(layout.namespace_prefix):
+            remove_namespace(name)
+    remove_folder(layout.folder)
+
+
 def free_subnet(taken: Sequence[ipaddress.IPv4Network], *, start: int) -> ipaddress.IPv4Network:
     """A /24 of 10.64.0.0/10 that overlaps no route; `start` spreads stacks out, so that they rarely want the same."""
     count = 1 << 14
@@ -137,14 +146,16 @@ def _routes() -> list[ipaddress.IPv4Network]:
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
     """Two stacks' `up`s at once must not choose one subnet. The lock goes with the process, however it ends."""
-    with Path("/proc/self/ns/net").open("rb") as probe:
-        fcntl.flock(probe, fcntl.LOCK_EX)
+    with Path("/proc/self/ns/net").open("rb") as namespace:
+        fcntl.flock(namespace, fcntl.LOCK_EX)
         yield
 
 
 def run(command: Sequence[str], *, gone: str | None = None) -> str:
-    """A system command's output; raises ProviderError with what it said. `gone` in its complaint means: already done."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+    """A system command's output; raises ProviderError with what it said. `gone` in it means: already done."""
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
     if done.returncode != 0 and not (gone and gone in done.stderr):
         raise ProviderError(f"`{' '.join(command)}` failed: {' '.join(done.stderr.split()) or done.returncode}")
     return done.stdout

@@ -25,7 +25,7 @@ def find(program: str) -> str | None:
 
 
 def make_key(path: Path, *, comment: str) -> str:
-    """A new ed25519 key pair at `path` (mode 600) and `path`.pub, unless it is there already; returns "ssh-ed25519 AAAA…"."""
+    """An ed25519 key pair at `path` (mode 600) and `path`.pub, made if missing; returns "ssh-ed25519 AAAA…"."""
     public = path.with_name(path.name + ".pub")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -42,7 +42,9 @@ def make_key(path: Path, *, comment: str) -> str:
 
 
 def _keygen(*arguments: str) -> str:
-    done = subprocess.run(["ssh-keygen", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["ssh-keygen", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise ProviderError(f"ssh-keygen {arguments[0]} failed for {arguments[-1]}: {done.stderr.strip()}")
     return done.stdout
@@ -115,7 +117,9 @@ def log_tail(node: NodeLayout, *, lines: int = 5) -> str:
         said = node.log.read_text(errors="replace").split("\n")
     except OSError:
         said = []
-    text = " | ".join(line.strip() for line in said if line.strip()) if len(said) <= lines else " | ".join(said[-lines:])
+    text = (
+        " | ".join(line.strip() for line in said if line.strip()) if len(said) <= lines else " | ".join(said[-lines:])
+    )
     return f"its log says: {text.strip(' |')}" if text.strip(" |") else f"its log {node.log} is empty"
 
 

@@ -1,0 +1,69 @@
+"""Runs the trainer the way a user does: through torchrun, in its own session, with a deadline."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "trainer" / "recipes" / "smoke.yaml"
+DEADLINE_S = 170
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def command(world: int, *overrides: str, launcher: Sequence[str] = (), recipe: Path = RECIPE) -> list[str]:
+    """`world` 0: the plain module, without torchrun."""
+    sets = [word for item in overrides for word in ("--set", item)]
+    if not world:
+        return [sys.executable, "-m", "trainer", str(recipe), *sets]
+    how = list(launcher) or ["--standalone", f"--nproc-per-node={world}"]
+    return [sys.executable, "-m", "torch.distributed.run", *how, "-m", "trainer", str(recipe), *sets]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a process in its own session; whatever is left of it at the end of the test is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def launch(argv: Sequence[str]) -> "subprocess.Popen[str]":
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+        process = subprocess.Popen(
+            list(argv),
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield launch
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def finish(process: "subprocess.Popen[str]", *, code: int | None = 0) -> str:
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    if code is not None:
+        assert process.returncode == code, output[-4000:]
+    return output
+
+
+def events(output: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines() if line]
+    return [line for line in lines if line["event"] == kind]
+
+
+def numbers(output: Path, key: str) -> list[float]:
+    return [line[key] for line in events(output, "step")]

@@ -1,0 +1,117 @@
+"""The recipe's checks: what a user can get wrong, and what the trainer says then."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.conftest import RECIPE, ROOT
+from trainer.config import accumulation_steps, load
+from trainer.errors import ConfigError
+
+GOOD = RECIPE.read_text()
+
+
+@pytest.mark.parametrize("name", ["demo", "smoke", "llama-1b"])
+def test_every_recipe_that_we_ship_is_valid(name: str) -> None:
+    assert load(RECIPE.with_name(f"{name}.yaml")).experiment == name
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "expected"),
+    [
+        ("optimizer.learning_rate=1e-2", "learning_rate", 0.01),
+        ("optimizer.betas=[0.8, '9e-1']", "betas", (0.8, 0.9)),
+        ("optimizer.betas=[8e-1, 0.9]", "betas", (0.8, 0.9)),
+    ],
+)
+def test_numbers_may_be_written_with_an_exponent(override: str, key: str, expected: object) -> None:
+    assert getattr(load(RECIPE, [override]).optimizer, key) == expected
+
+
+def test_whole_numbers_may_be_written_with_an_exponent() -> None:
+    assert load(RECIPE, ["training.steps=1e3"]).training.steps == 1000
+
+
+def test_a_strategy_may_be_a_plain_name() -> None:
+    assert load(RECIPE, ["strategy=ddp"]).strategy.name == "ddp"
+    assert load(RECIPE, ["strategy=hsdp", "strategy.replicate=2"]).strategy.replicate == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.step=3", "did you mean 'steps'?"),
+        ("training.steps=1.5", "whole number"),
+        ("training.steps=0", "training.steps"),
+        ("optimizer.learning_rate=nan", "finite"),
+        ("optimizer.learning_rate=inf", "finite"),
+        ("optimizer.learning_rate=fast", "must be a number"),
+        ("strategy=fsdb", "did you mean 'fsdp'?"),
+        ("model.heads=3", "multiple of"),
+        ("experiment.name=x", "no keys below"),
+        ("steps", "key=value"),
+        ("data.source=path", "data.path"),
+    ],
+)
+def test_a_wrong_override_is_refused_with_its_key(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(RECIPE, [override])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace("experiment: smoke", "experiment: true"), "quote it"),
+        (GOOD + "\nexperiment: again\n", "given twice"),
+        (GOOD.replace("steps: 6", "steps: .nan"), "training.steps"),
+        ("[1, 2", "not valid YAML"),
+        ("just text", "keys and values"),
+        (GOOD.replace("strategy: fsdp", ""), "strategy is missing"),
+        (GOOD.replace("steps: 6", "steps: x").replace("heads: 2", "headz: 2"), "model.headz"),
+        (GOOD.replace("steps: 6", "steps: x").replace("heads: 2", "headz: 2"), "training.steps"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_with_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_from_a_windows_editor_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
+    assert load(path).experiment == "smoke"
+
+
+def test_the_batch_must_divide_and_the_choices_are_named() -> None:
+    assert accumulation_steps(load(RECIPE), 4) == 4
+    with pytest.raises(ConfigError, match="1, 2, 4"):
+        accumulation_steps(load(RECIPE, ["training.micro_batch_size=3"]), 4)
+    with pytest.raises(ConfigError, match="multiple of 3"):
+        accumulation_steps(load(RECIPE), 3)
+
+
+def test_checking_needs_no_torch_and_says_one_sentence() -> None:
+    probe = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from trainer.__main__ import main\n"
+        f"assert main([{str(RECIPE)!r}, '--check']) == 0\n"
+        f"sys.exit(main([{str(RECIPE)!r}, '--check', '--set', 'training.stepz=1']))"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "stepz" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_file_outside_the_registry_branches_on_a_strategy_name() -> None:
+    names = [f'"{name}"' for name in ("single", "ddp", "fsdp", "hsdp")]
+    for path in (ROOT / "trainer").rglob("*.py"):
+        if path.parent.name != "strategies":
+            assert not [name for name in names if name in path.read_text()], path

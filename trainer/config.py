@@ -1,0 +1,277 @@
+"""The recipe: one YAML file, checked completely before anything expensive starts. Imports no torch."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from trainer.errors import ConfigError
+from trainer.strategies import STRATEGIES
+
+
+def _number(value: Any) -> float:
+    """A finite number from a YAML number or from text such as "1e-3", which YAML 1.1 reads as a string."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"must be a number, not {value!r}")
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(f"must be a number, not {value!r}") from None
+    except OverflowError:
+        raise ValueError("is too large a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"must be a finite number, not {value!r}")
+    return number
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    number = _number(value)
+    if number != int(number):
+        raise ValueError(f"must be a whole number, not {value!r}")
+    return int(number)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, not {value!r}; quote it if it is meant as text")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+Text = Annotated[str, BeforeValidator(_text)]
+Name = Annotated[str, BeforeValidator(_text), Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
+Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
+Beta = Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)]
+AboveZero = Annotated[float, BeforeValidator(_number), Field(gt=0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ModelSection(Section):
+    layers: Positive
+    width: Positive
+    heads: Positive
+    kv_heads: Positive
+    hidden: Positive | None = None  # width of the feed-forward part; default: 8/3 of the width, rounded up to 32
+    vocabulary: Annotated[int, BeforeValidator(_whole), Field(ge=257)] = 257  # 256 bytes + the document separator
+    rope_theta: AboveZero = 10000.0
+    norm_eps: AboveZero = 1e-5
+
+    @model_validator(mode="after")
+    def _shapes(self) -> ModelSection:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width {self.width} must be a multiple of 2 × heads = {2 * self.heads}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads {self.kv_heads} must divide heads {self.heads}")
+        return self
+
+    @property
+    def feed_forward(self) -> int:
+        return self.hidden or -(-8 * self.width // 3 // 32) * 32
+
+
+class DataSection(Section):
+    source: Literal["stdlib", "path"] = "stdlib"
+    path: Text | None = None
+    sequence_length: Positive
+    held_out_share: Annotated[float, BeforeValidator(_number), Field(gt=0, lt=1)] = 0.05
+    limit_mib: AboveZero = 16.0  # read at most this much, in MiB
+
+    @model_validator(mode="after")
+    def _path(self) -> DataSection:
+        if self.source == "path" and not self.path:
+            raise ValueError("source 'path' needs the key data.path, a file or a folder")
+        return self
+
+
+class TrainingSection(Section):
+    steps: Positive
+    global_batch_size: Positive  # sequences per optimizer step, over all ranks
+    micro_batch_size: Positive  # sequences per forward pass, per rank
+    precision: Literal["float32", "bf16"] = "float32"
+    clip_norm: AboveZero = 1.0
+    log_every: Positive = 10
+    evaluate_every: Positive = 100
+    evaluation_batches: Positive = 4  # in global batches
+
+
+class OptimizerSection(Section):
+    learning_rate: AboveZero
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    weight_decay: Annotated[float, BeforeValidator(_number), Field(ge=0)] = 0.1
+    eps: AboveZero = 1e-8
+
+
+class ScheduleSection(Section):
+    warmup_steps: Count = 0
+    final_share: Share = 0.1  # of the peak learning rate, at the last step
+
+
+class StrategySection(Section):
+    name: Literal[STRATEGIES]  # type: ignore[valid-type]  # the registry is the one list of names
+    replicate: Positive | None = None  # number of replicas, for strategies that have both replicas and shards
+
+
+class CheckpointSection(Section):
+    every_steps: Positive = 100
+    keep: Positive = 3
+
+
+class Recipe(Section):
+    experiment: Name
+    output_dir: Text = ""
+    resume: Literal["auto", "never"] = "auto"
+    seed: Count = 0
+    model: ModelSection
+    data: DataSection
+    training: TrainingSection
+    optimizer: OptimizerSection
+    schedule: ScheduleSection = ScheduleSection()
+    strategy: StrategySection
+    checkpoint: CheckpointSection = CheckpointSection()
+
+    @property
+    def output(self) -> Path:
+        return Path(self.output_dir or f"runs/{self.experiment}")
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice instead of keeping the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
+            if key is not None and key in seen:
+                line = key_node.start_mark.line + 1
+                raise ConfigError(f"key {key_node.value!r} is given twice, the second time in line {line}; remove one")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in `path` with `--set` overrides applied. Raises ConfigError that lists every problem."""
+    values = _read(path)
+    _spell_out(values)
+    overridden = {_override(values, item) for item in overrides}
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        problems = [_sentence(path, item, overridden) for item in error.errors()]
+        raise ConfigError("\n".join(dict.fromkeys(problems))) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot read the recipe {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8.") from None
+    try:
+        values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}.") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold keys and values (experiment, model, data, …).")
+    return values
+
+
+def _spell_out(values: dict[str, Any]) -> None:
+    """`strategy: fsdp` is short for `strategy: {name: fsdp}`."""
+    if isinstance(values.get("strategy"), str):
+        values["strategy"] = {"name": values["strategy"]}
+
+
+def _override(values: dict[str, Any], item: str) -> str:
+    """Applies one `a.b=c` in place; returns the dotted key."""
+    key, equals, text = item.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"--set {item!r} must look like key=value, for example training.steps=100.")
+    value: Any = text
+    if text == "null":
+        value = None
+    elif text.startswith(("[", "{")):
+        try:
+            value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {key}: {text!r} is not a valid YAML list or mapping.") from None
+        except ConfigError as error:
+            raise ConfigError(f"--set {key}: {error}.") from None
+    here = values
+    for part in parts[:-1]:
+        here = here.setdefault(part, {})
+        if not isinstance(here, dict):
+            raise ConfigError(f"--set {key}: {part!r} has no keys below it.")
+    here[parts[-1]] = value
+    _spell_out(values)
+    return ".".join(parts)
+
+
+def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str:
+    location = error["loc"]
+    key = ".".join(str(part) for part in location)
+    where = f"--set {key}" if key in overridden else f"{path}: {key or 'recipe'}"
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        known = _keys_at(location[:-1])
+        close = difflib.get_close_matches(str(location[-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(known)}."
+        return f"{where} is an unknown key; {hint}"
+    if kind == "missing":
+        return f"{where} is missing; add it."
+    if kind == "value_error":
+        return f"{where}: {error['ctx']['error']}."
+    if kind in ("model_type", "model_attributes_type"):
+        return f"{where} must hold keys and values, not {error['input']!r}."
+    if kind == "literal_error":
+        close = difflib.get_close_matches(str(error["input"]), [w.strip("'") for w in error["ctx"]["expected"].split()])
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        return f"{where} must be {error['ctx']['expected']}, not {error['input']!r}{hint}"
+    return f"{where}: {error['msg']}, not {error['input']!r}."
+
+
+def _keys_at(location: Sequence[str | int]) -> list[str]:
+    section: type[BaseModel] = Recipe
+    for part in location:
+        annotation = section.model_fields[str(part)].annotation
+        assert isinstance(annotation, type)
+        section = annotation
+    return list(section.model_fields)
+
+
+def accumulation_steps(recipe: Recipe, world: int) -> int:
+    """Micro-batches per rank and step, from global batch = micro-batch × accumulation × world size.
+
+    Raises ConfigError naming the valid choices when that has no whole solution.
+    """
+    batch, micro = recipe.training.global_batch_size, recipe.training.micro_batch_size
+    if batch % (micro * world) == 0:
+        return batch // (micro * world)
+    if batch % world:
+        nearest = -(-batch // world) * world
+        advice = f"set training.global_batch_size to a multiple of {world}, for example {nearest}"
+    else:
+        share = batch // world
+        choices = ", ".join(str(n) for n in range(1, share + 1) if share % n == 0)
+        advice = f"set training.micro_batch_size to one of {choices}"
+    raise ConfigError(
+        f"training.global_batch_size {batch} is not training.micro_batch_size {micro} × accumulation × "
+        f"world size {world} for any whole accumulation; {advice}."
+    )

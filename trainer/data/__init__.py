@@ -1,0 +1,1 @@
+"""Data: where documents come from, and which windows of them a step reads."""

@@ -1,0 +1,100 @@
+"""The ranks of a run: what torchrun tells each process, and the few ways in which they talk outside the model."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from trainer.errors import ConfigError, TrainerError
+
+T = TypeVar("T")
+_TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among all. `control` is a gloo group, so that small messages never wait behind the GPU's."""
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    device: torch.device
+    control: dist.ProcessGroup
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank."""
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def from_rank(self, value: T | None, *, source: int) -> T:
+        """The value of rank `source`, on every rank."""
+        box: list[Any] = [value]
+        dist.broadcast_object_list(box, src=source, group=self.control)
+        result: T = box[0]
+        return result
+
+    def sum(self, *values: float) -> list[float]:
+        """Sums over ranks, in float64."""
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.control)
+        return [float(value) for value in tensor]
+
+    def barrier(self) -> None:
+        dist.barrier(group=self.control)
+
+    def together(self, action: Callable[[], T], *, error: type[TrainerError], what: str) -> T:
+        """Runs `action` on each rank; when it failed on any, all ranks raise the same `error`, so none waits."""
+        result: T | None = None
+        problem: str | None = None
+        try:
+            result = action()
+        except OSError as failure:
+            problem = f"rank {self.rank}: {failure}"
+        problems = [text for text in self.gather(problem) if text]
+        if problems:
+            raise error(f"cannot {what} ({'; '.join(problems)}).")
+        return result  # type: ignore[return-value]  # set, or we raised
+
+
+@contextmanager
+def processes() -> Iterator[Processes]:
+    """Joins the other ranks, if any; leaves in order when the body ends without an error."""
+    rank, world = _environment("RANK", 0), _environment("WORLD_SIZE", 1)
+    local_rank, local_world = _environment("LOCAL_RANK", 0), _environment("LOCAL_WORLD_SIZE", 1)
+    device = _device(local_rank, local_world)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend, timeout=_TIMEOUT)
+    else:  # started alone: the same code path, with a store in memory
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=_TIMEOUT)
+    try:
+        control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+        assert control is not None
+        here = Processes(rank, world, local_rank, local_world, device, control)
+        yield here
+        here.barrier()  # a rank that leaves early would abort the others' connections
+    finally:
+        dist.destroy_process_group()
+
+
+def _environment(name: str, default: int) -> int:
+    return int(os.environ.get(name, default))
+
+
+def _device(local_rank: int, local_world: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if torch.cuda.device_count() < local_world:
+        raise ConfigError(
+            f"this node has {torch.cuda.device_count()} GPUs for {local_world} processes; "
+            "start one process per GPU, or hide the GPUs with CUDA_VISIBLE_DEVICES=''."
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
