@@ -1,4 +1,4 @@
-"""Seconds to the first step: `fab train` against plain torchrun of the same job, by ssh on the same nodes (goal: at most 1.1×).
+"""Seconds to the first step: `fab train` against plain torchrun of the same job on the same nodes (goal: at most 1.1×).
 
 Both are timed from typing the command to the first optimizer step's own time stamp in metrics.jsonl.
 """

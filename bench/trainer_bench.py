@@ -1,6 +1,7 @@
 """Tokens/s of the trainer against a bare loop over the same model, data, optimizer and threads (goal: at least 0.98×).
 
-One process and two under `ddp`; A/B/A/B rounds, medians over steps after warm-up. A CPU's tokens/s says nothing; the ratio does.
+One process and two under `ddp`; A/B/A/B rounds, medians over steps after warm-up. A CPU's tokens/s says nothing;
+the ratio does.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def _ours(processes: int, strategy: str) -> float:
         _torchrun(processes, "-m", "trainer", RECIPE, *(word for value in settings for word in ("--set", value)))
         text = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8")
     steps = [event for event in map(json.loads, text.splitlines()) if event["event"] == "step"]
-    times = [later["time"] - earlier["time"] for earlier, later in zip(steps[WARM_UP:], steps[WARM_UP + 1 :], strict=False)]
+    times = [
+        later["time"] - earlier["time"] for earlier, later in zip(steps[WARM_UP:], steps[WARM_UP + 1 :], strict=False)
+    ]
     return statistics.median(event["tokens"] for event in steps) / statistics.median(times)
 
 

@@ -1,4 +1,4 @@
-"""Contract 1: what came back from `pulumi up`. Frozen, versioned, JSON both ways; the only thing that crosses from infra/.
+"""Contract 1: what came back from `pulumi up`. Frozen, versioned, JSON both ways; all that crosses from infra/.
 
 Everything behind this file (bootstrap/, launcher/) works on any provider, because it reads nothing else.
 """
@@ -45,7 +45,7 @@ class Node:
     user: str
     """Login name."""
     host_key: str
-    """SSH host public key, "ssh-ed25519 AAAA…", made by us at creation: never learnt from the network."""
+    """SSH host public key, "ssh-ed25519 AAAA…", made by us at creation, never learnt from the network."""
     work_dir: str
     """Absolute path on the node under which everything of ours lives (code, environments, runs)."""
     processes: int
@@ -56,7 +56,7 @@ class Node:
     gpu_count: int = 0
     gpu_memory_gib: float | None = None
     interface: str | None = None
-    """Network interface for collective traffic (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); None lets the backend choose."""
+    """Interface for collective traffic (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); None lets the backend choose."""
 
     @property
     def is_head(self) -> bool:
@@ -65,7 +65,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Price:
-    """What the cluster costs. Unknown is None, never zero; a machine that you own is 0.0 with source "your own machine"."""
+    """What the cluster costs. Unknown is None, never zero; a machine of your own is 0.0 from "your own machine"."""
 
     usd_per_hour: float | None
     source: str

@@ -1,7 +1,8 @@
 """`python -m infra.destroy`: end a stack, and prove it. What `make destroy` runs.
 
-The engine first (it knows the order), then the provider's own answer on what is still there: `pulumi destroy` that exits
-with 0 is no proof that billing stopped. What a killed `pulumi up` left outside the state is found by its tag and removed.
+The engine first (it knows the order), then the provider's own answer on what is still there: `pulumi destroy` that
+exits with 0 is no proof that billing stopped. What a killed `pulumi up` left outside the state is found by its tag
+and removed.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def release_lock(root: Path, stack: str) -> None:
         except (OSError, ValueError):
             continue  # being written or removed this moment: the engine will say
         here = lock.get("hostname") == socket.gethostname()
-        if not here or Path(f"/proc/{lock.get('pid')}").exists() and _is_engine(int(lock["pid"])):
+        if not here or _is_engine(lock.get("pid")):
             raise EngineError(
-                f"stack {stack}: a pulumi command (process {lock.get('pid')} on {lock.get('hostname')}) is at work on it: "
+                f"stack {stack}: a pulumi command (process {lock.get('pid')} on {lock.get('hostname')}) is at work: "
                 "let it end or interrupt it, then run `make destroy` again"
             )
         done = _pulumi(root, stack, "cancel", "--yes")
@@ -77,11 +78,10 @@ def release_lock(root: Path, stack: str) -> None:
         return
 
 
-def _is_engine(pid: int) -> bool:
-    try:
-        return "pulumi" in Path(f"/proc/{pid}/comm").read_text()
-    except OSError:
-        return False
+def _is_engine(pid: object) -> bool:
+    """Whether process `pid` lives and is a pulumi: a killed one's number may belong to another program by now."""
+    done = subprocess.run(["ps", "-o", "comm=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return "pulumi" in done.stdout
 
 
 def _pulumi(root: Path, stack: str, *arguments: str) -> subprocess.CompletedProcess[str]:

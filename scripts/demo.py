@@ -133,9 +133,8 @@ def stop_in_the_middle(root: Path, train: Sequence[str]) -> None:
         text=True,
         errors="replace",
     )
-    assert follower.stdout is not None
     stopper: threading.Thread | None = None
-    for line in follower.stdout:
+    for line in follower.stdout or ():
         sys.stdout.write(line)
         sys.stdout.flush()
         found = STEP.search(line)
@@ -200,9 +199,7 @@ def table(figures: Figures, *, nodes: int, world: int) -> str:
     return "\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
 
 
-def draw(
-    root: Path, first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]], figures: Figures
-) -> Path:
+def draw(root: Path, first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]], figures: Figures) -> Path:
     """The loss curve over the stop, with the held-out losses and the unigram line, as PNG."""
     import matplotlib as mpl
 

@@ -76,7 +76,7 @@ def processes() -> Iterator[Processes]:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=_TIMEOUT)
     try:
         control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
-        assert control is not None
+        assert isinstance(control, dist.ProcessGroup)
         here = Processes(rank, world, local_rank, local_world, device, control)
         yield here
         here.barrier()  # a rank that leaves early would abort the others' connections

@@ -41,7 +41,10 @@ class Checkout:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     path = tmp_path_factory.mktemp("spine") / "mein träning stack"
     files = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
     )
     for name in files.stdout.decode().split("\0"):
         source = ROOT / name
@@ -51,7 +54,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     here = Checkout(path)
     subprocess.run(["make", "setup"], cwd=path, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=900)
     yield here
-    subprocess.run(["make", "destroy"], cwd=path, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
+    subprocess.run(
+        ["make", "destroy"], cwd=path, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=300
+    )
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -86,7 +91,9 @@ def test_a_cluster_comes_up_trains_stops_resumes_and_leaves_nothing(checkout: Ch
     assert checkout.shell("fab logs").stdout.strip()
     assert "nothing to stop" in checkout.shell("fab stop").stdout
 
-    (checkout.path / "exits_3.py").write_text("import os, sys\nprint('here')\nsys.exit(3 if os.environ['RANK'] == '3' else 0)\n")
+    (checkout.path / "exits_3.py").write_text(
+        "import os, sys\nprint('here')\nsys.exit(3 if os.environ['RANK'] == '3' else 0)\n"
+    )
     failed = checkout.shell("fab train --script exits_3.py -- --some 'thing with blanks'", code=1)
     assert "rank 3" in failed.stdout + failed.stderr
     assert "node-1" in failed.stdout + failed.stderr

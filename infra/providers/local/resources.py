@@ -15,7 +15,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
-from pulumi.runtime.rpc import UNKNOWN
 
 from infra.cluster import VERSION, Cluster, Endpoint, Price
 from infra.cluster import Node as ClusterNode
@@ -52,8 +51,12 @@ def _one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _changed(olds: Mapping[str, Any], news: Mapping[str, Any], *keys: str) -> list[str]:
-    """Keys with a new value that is known: what an updated network will answer isn't, in a preview (None or UNKNOWN)."""
-    return [key for key in keys if news.get(key) not in (olds.get(key), None, UNKNOWN)]
+    """Keys with a new value that is known: in a preview, what an updated network will answer isn't."""
+    return [
+        key
+        for key in keys
+        if news.get(key) not in (olds.get(key), None) and not isinstance(news[key], pulumi.output.Unknown)
+    ]
 
 
 class NetworkVerbs(ResourceProvider):
