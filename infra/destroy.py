@@ -44,8 +44,8 @@ def _destroy_by_engine(root: Path, stack: str) -> EngineError | None:
     release_lock(root, stack)
     for arguments in (
         # A killed `up` leaves "pending creates" that stop the engine; the sweep finds what they made.
-        ("refresh", "--clear-pending-creates", "--yes", "--skip-preview"),
-        ("destroy", "--yes", "--skip-preview", "--continue-on-error"),
+        ("refresh", "--clear-pending-creates", "--yes", "--skip-preview", "--suppress-outputs"),
+        ("destroy", "--yes", "--skip-preview", "--suppress-outputs", "--continue-on-error"),
     ):
         done = _pulumi(root, stack, *arguments)
         if NO_STACK in done.stderr:

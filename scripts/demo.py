@@ -73,7 +73,9 @@ def main() -> int:
 def play(root: Path) -> Figures:
     """The whole demo; raises DemoError at the first command that fails."""
     heading("1. The cluster: pulumi up")
-    command(root, "pulumi", "up", "--stack", STACK, "--yes", "--skip-preview", "--non-interactive")
+    command(
+        root, "pulumi", "up", "--stack", STACK, "--yes", "--skip-preview", "--suppress-outputs", "--non-interactive"
+    )
     heading("2. Verified nodes: fab bootstrap")
     command(root, "fab", "bootstrap", "--stack", STACK)
     unigram = baseline(root)

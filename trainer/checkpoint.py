@@ -122,7 +122,9 @@ class Checkpoints:
     def _own_files(self, partial: Path) -> dict[str, dict[str, Any]]:
         rank = self._processes.rank
         names = [path.name for path in partial.glob(f"__{rank}_*")] + ([METADATA] if rank == 0 else [])
-        return {name: file_entry(partial / name) for name in sorted(names)}
+        entries = {name: file_entry(partial / name) for name in sorted(names)}
+        # A rank with nothing to write leaves an empty file, which no load reads: losing it must not cost a checkpoint.
+        return {name: entry for name, entry in entries.items() if entry["size"]}
 
     def _retire(self, current: int) -> None:
         """Keeps the newest `keep` and the one we resumed from. Steps above ours are not ours to judge."""

@@ -60,7 +60,9 @@ def run_with_progress(
                 _end_group(process)
         if process.returncode != 0:
             said = _last_lines(messages, 3) or _last_lines(output, 3) or "it said nothing"
-            raise CommandFailed(f"{what} ended with exit code {process.returncode}: {said}")
+            code = process.returncode
+            ending = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise CommandFailed(f"{what} {ending}: {said}")
         output.seek(0)
         return output.read().decode(errors="replace")
 

@@ -77,7 +77,11 @@ def plug_in(layout: Layout, *, name: str, address: str, prefix: int) -> None:
     port = name.replace("node-", "n")
     run(["ip", "netns", "add", namespace])
     hub = ["ip", "-n", layout.hub]
-    run([*hub, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace])
+    # The hardware address follows from the IP address: a node made anew is reached at once, though its neighbours (and
+    # the host) still remember the old one's.
+    hardware = ":".join(["02", "54", *(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)])
+    cable = ["type", "veth", "peer", "name", "eth0", "address", hardware, "netns", namespace]
+    run([*hub, "link", "add", port, *cable])
     run([*hub, "link", "set", port, "master", "bridge", "up"])
     inside = ["ip", "-n", namespace]
     run([*inside, "link", "set", "lo", "up"])
