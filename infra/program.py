@@ -5,6 +5,8 @@ Everything that is wrong is said before anything is made, in a preview too, and 
 
 from __future__ import annotations
 
+import sys
+
 import pulumi
 from pulumi.runtime.config import get_config_env
 
@@ -14,13 +16,16 @@ from infra.providers.base import Deployment
 from infra.spec import ClusterSpec, parse_config
 from infra.stack import checked_stack_name, project_root
 
+_TOLD = 32  # the engine's exit code for "the user was told": it adds nothing of its own
+
 
 def main() -> None:
-    """Declare the stack's resources and outputs. Raises pulumi.RunError, which the engine shows as it is."""
+    """Declare the stack's resources and outputs. What is wrong goes to the engine's log, as it is."""
     try:
         _declare()
     except InfraError as error:
-        raise pulumi.RunError(str(error)) from None
+        pulumi.log.error(str(error))
+        sys.exit(_TOLD)
 
 
 def _declare() -> None:

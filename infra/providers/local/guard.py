@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-LOOK_AGAIN_S = 10.0  # how late a shortened lifetime may be noticed
+LOOK_AGAIN_S = 5.0  # how late a shortened lifetime may be noticed
 
 
 def main(deadline_file: Path, command: list[str]) -> int:

@@ -173,8 +173,8 @@ def _start_in_namespace(node: NodeLayout, request: NodeRequest) -> str:
         hidden=[*others, *_controller_files(node.stack)],
     )
     _private(node.etc / "init.sh", script)
-    _start(node, isolation.enter(node))
-    sshd.await_banner(node, address=address, port=22)
+    process = _start(node, isolation.enter(node))
+    sshd.await_banner(node, process, address=address, port=22)
     return address
 
 
@@ -187,7 +187,7 @@ def _start_on_loopback(node: NodeLayout) -> int:
         _write_sshd_config(node, address="127.0.0.1", port=port)
         process = _start(node, _sshd_command(node))
         try:
-            sshd.await_banner(node, address="127.0.0.1", port=port)
+            sshd.await_banner(node, process, address="127.0.0.1", port=port)
         except ProviderError:
             if attempt == _PORT_TRIES - 1 or "in use" not in sshd.log_tail(node):
                 raise

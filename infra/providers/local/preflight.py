@@ -23,7 +23,7 @@ def problems(spec: ClusterSpec, deployment: Deployment) -> list[str]:
     found = []
     if spec.nodes > MAX_NODES:
         found.append(
-            f"{deployment.stack_file}, key trainstack:cluster.nodes is {spec.nodes}: "
+            f"stacks/{deployment.stack_file.name}, key trainstack:cluster.nodes is {spec.nodes}: "
             f"one machine holds at most {MAX_NODES} local nodes"
         )
     found += _programs()

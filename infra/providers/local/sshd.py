@@ -93,13 +93,18 @@ def environment(node: NodeLayout, *, uv_cache: str) -> dict[str, str]:
     }
 
 
-def await_banner(node: NodeLayout, *, address: str, port: int, deadline_s: float = BANNER_DEADLINE_S) -> None:
-    """Return when the server says "SSH-2.0"; raises ProviderError with the log's end when it doesn't in time."""
-    end = time.monotonic() + deadline_s
+def await_banner(node: NodeLayout, process: subprocess.Popen[bytes], *, address: str, port: int) -> None:
+    """Return when the server says "SSH-2.0"; raises ProviderError with the log's end when it ended, or not in time.
+
+    `process` is the node's guard, which ends when the server does.
+    """
+    end = time.monotonic() + BANNER_DEADLINE_S
     while not answers(address, port=port):
+        if process.poll() is not None:
+            raise ProviderError(f"{node.name}: its sshd ended at once: {log_tail(node)}")
         if time.monotonic() > end:
             raise ProviderError(
-                f"{node.name}: its sshd at {address}:{port} did not answer within {deadline_s:.0f} s: {log_tail(node)}"
+                f"{node.name}: sshd at {address}:{port} said nothing in {BANNER_DEADLINE_S:.0f} s: {log_tail(node)}"
             )
         time.sleep(0.05)
 
