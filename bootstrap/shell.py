@@ -72,6 +72,7 @@ finally:
         os.unlink(part)
 """
 _PUT_DISK_FULL = 28
+_REFUSAL_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +181,7 @@ class _Command:
     def finish(self, on_output: Callable[[bytes], None]) -> int:
         """Starts the command, passes its output on, and returns its exit code."""
         with self._link.command():
-            channel = self._link.channel()
+            channel = self._start()
             over = False
             try:
                 exit_code = self._follow(channel, on_output)
@@ -194,14 +195,31 @@ class _Command:
                 if not over:  # too late, Ctrl-C, or the caller's own error: nothing of it stays on the node
                     self._end_group()
 
+    def _start(self) -> paramiko.Channel:
+        """A channel on which the command runs.
+
+        A server with few sessions may accept the channel and then refuse the command. It says so, thus nothing ran,
+        and asking again is safe; silence says nothing, so it is a lost connection.
+        """
+        for pause_s in _REFUSAL_PAUSES_S:
+            channel = self._link.channel()
+            channel.settimeout(ATTEMPT_S)
+            try:
+                channel.exec_command(self._line)
+                return channel
+            except TimeoutError:
+                channel.close()
+                break
+            except (paramiko.SSHException, EOFError, OSError):
+                channel.close()
+                if not channel.get_transport().is_active():
+                    break
+                time.sleep(pause_s)
+        raise self._lost("before the command began")
+
     def _follow(self, channel: paramiko.Channel, on_output: Callable[[bytes], None]) -> int:
         deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         transport = channel.get_transport()
-        try:
-            channel.settimeout(ATTEMPT_S)
-            channel.exec_command(self._line)
-        except (paramiko.SSHException, EOFError, OSError):
-            raise self._lost("before the command began") from None
         threads = [
             threading.Thread(target=pump, args=(channel,), daemon=True) for pump in (self._pump_in, self._pump_err)
         ]

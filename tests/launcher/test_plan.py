@@ -15,6 +15,7 @@ from launcher.record import Runs
 def checkout(root: Path) -> Path:
     """A checkout with a trainer whose check accepts `steps` only."""
     (root / "trainer" / "recipes").mkdir(parents=True)
+    (root / "trainer" / "__init__.py").touch()  # without it, an installed trainer package would win
     (root / "trainer" / "__main__.py").write_text(
         "import sys\n"
         "bad = [a for a in sys.argv if '=' in a and a.split('=')[0] not in ('steps', 'experiment', 'output_dir')]\n"
