@@ -77,6 +77,8 @@ class Link:
         self._deadline_s = deadline_s
         self._connection: fabric.Connection | None = None
         self._opening = threading.Lock()
+        # paramiko keeps the reason of a refusal in one place for all: of two refused at once, one would get none.
+        self._asking = threading.Lock()
         self._ending = threading.Event()
         self._commands = 0
         self._changed = threading.Condition()
@@ -100,7 +102,8 @@ class Link:
         while True:
             transport = self.transport()
             try:
-                return transport.open_session(timeout=ATTEMPT_S)
+                with self._asking:
+                    return transport.open_session(timeout=ATTEMPT_S)
             except paramiko.ChannelException as error:
                 why = f"it refuses one more session ({error})"
             except (paramiko.SSHException, EOFError, OSError) as error:
