@@ -12,8 +12,8 @@ from launcher.record import Runs
 
 
 @pytest.fixture
-def checkout(root: Path) -> Path:
-    """A checkout with a trainer whose check accepts `steps` only."""
+def checkout(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with a trainer whose check accepts `steps` only; we stand in it."""
     (root / "trainer" / "recipes").mkdir(parents=True)
     (root / "trainer" / "__init__.py").touch()  # without it, an installed trainer package would win
     (root / "trainer" / "__main__.py").write_text(
@@ -22,6 +22,7 @@ def checkout(root: Path) -> Path:
         "if bad: sys.exit('recipes/demo.yaml: unknown key ' + bad[0])\n"
     )
     (root / "trainer" / "recipes" / "demo.yaml").write_text("experiment: demo-run\nsteps: 10\n")
+    monkeypatch.chdir(root)
     return root
 
 
