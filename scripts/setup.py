@@ -149,7 +149,7 @@ def make_environment(root, *, uv, python, free_bytes):
     packages = Path(run([interpreter, "-c", ask], what="asking .venv's Python", root=root).strip())
     # Makes `import infra` work in every process of .venv, such as Pulumi's dynamic providers, whatever folder it is in.
     # A line of code, in ASCII: a bare path would be decoded by the locale, and Python can't start where that fails.
-    line = f"import sys; sys.path.append({str(root)!a})\n"
+    line = f"import os, sys; sys.path.append(os.fsdecode({os.fsencode(root)!r}))\n"
     (packages / "trainstack.pth").write_text(line, encoding="ascii")
     (venv / "trainstack.json").write_text(json.dumps(wanted_stamp(root)), encoding="utf-8")
 
