@@ -72,6 +72,7 @@ finally:
         os.unlink(part)
 """
 _PUT_DISK_FULL = 28
+_MARK_WAIT_S = 2.0
 _REFUSAL_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 
 
@@ -172,6 +173,7 @@ class _Command:
         self._timeout_s = timeout_s
         self._urgent = urgent  # goes on while the link is being closed
         self._stderr = bytearray()
+        self._marked = threading.Event()  # the group's number has come
 
     @property
     def stderr(self) -> bytes:
@@ -191,6 +193,9 @@ class _Command:
                 over = True
                 raise
             finally:
+                if not over:
+                    # The mark was sent before the first output, but another thread reads it: it may be a moment late.
+                    self._marked.wait(_MARK_WAIT_S)
                 channel.close()
                 if not over:  # too late, Ctrl-C, or the caller's own error: nothing of it stays on the node
                     self._end_group()
@@ -279,6 +284,8 @@ class _Command:
                 if not data:
                     return
                 self._stderr += data
+                if not self._marked.is_set() and _MARK.search(self._stderr):
+                    self._marked.set()
 
     def _end_group(self) -> None:
         """Ends what is left of the command on the node, as far as it can be reached."""
