@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from infra import leftovers, receipt
@@ -21,6 +22,7 @@ from infra.pulumi_engine import environment, find_pulumi
 from infra.stack import current_stack, project_root, read_cluster
 
 NO_STACK = "no stack named"
+_ENDING_S = 10.0
 
 
 def destroy(root: Path, stack: str) -> None:
@@ -67,7 +69,7 @@ def release_lock(root: Path, stack: str) -> None:
         except (OSError, ValueError):
             continue  # being written or removed this moment: the engine will say
         here = lock.get("hostname") == socket.gethostname()
-        if not here or _is_engine(lock.get("pid")):
+        if not here or not _ends(lock.get("pid")):
             raise EngineError(
                 f"stack {stack}: a pulumi command (process {lock.get('pid')} on {lock.get('hostname')}) is at work: "
                 "let it end or interrupt it, then run `make destroy` again"
@@ -78,10 +80,21 @@ def release_lock(root: Path, stack: str) -> None:
         return
 
 
+def _ends(pid: object) -> bool:
+    """Whether the engine `pid` is gone, or goes within a moment: one that was just killed still shows in the list."""
+    deadline = time.monotonic() + _ENDING_S
+    while _is_engine(pid):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
 def _is_engine(pid: object) -> bool:
     """Whether process `pid` lives and is a pulumi: a killed one's number may belong to another program by now."""
-    done = subprocess.run(["ps", "-o", "comm=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return "pulumi" in done.stdout
+    done = subprocess.run(["ps", "-o", "stat=,comm=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, _, name = done.stdout.strip().partition(" ")
+    return "pulumi" in name and not state.startswith("Z")  # Z: ended, and its parent hasn't noticed
 
 
 def _pulumi(root: Path, stack: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,25 @@ def test_before_the_first_up_each_command_says_what_to_do(checkout: Checkout) ->
         assert "Traceback" not in done.stderr
     checkout.shell("fab leftovers")
     assert "nothing" in checkout.shell("python -m infra.destroy --stack local").stdout
+
+
+def test_an_engine_killed_in_the_middle_of_up_leaves_nothing_that_destroy_does_not_find(checkout: Checkout) -> None:
+    engine = subprocess.Popen(
+        ["bash", "-c", "source ./activate && exec pulumi up --yes --skip-preview --non-interactive"],
+        cwd=checkout.path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    for line in engine.stdout or ():
+        if "LocalNode" in line and "creating" in line:
+            break
+    os.killpg(engine.pid, signal.SIGKILL)
+    engine.communicate()
+    checkout.shell("python -m infra.destroy --stack local")
+    checkout.shell("fab leftovers")
 
 
 def test_a_cluster_comes_up_trains_stops_resumes_and_leaves_nothing(checkout: Checkout) -> None:
