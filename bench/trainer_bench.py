@@ -67,10 +67,11 @@ def bare_loop() -> None:
     from torch.nn import functional
     from torch.nn.parallel import DistributedDataParallel
 
-    from trainer.config import accumulation_steps, load
+    from trainer.config import accumulation_steps
     from trainer.data import sources
     from trainer.data.batches import IGNORED, Windows, rank_counters
     from trainer.models.llama import Llama
+    from trainer.recipe_file import load
 
     recipe = load(Path(RECIPE))
     dist.init_process_group("gloo")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer import config
+from trainer import config, recipe_file
 from trainer.errors import TrainerError
 
 
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     baseline = words[:1] == ["baseline"]
     options = _parser(baseline).parse_args(words[1:] if baseline else words)
     try:
-        recipe = config.load(options.recipe, options.set)
+        recipe = recipe_file.load(options.recipe, options.set)
         if baseline:
             _baseline(recipe, as_json=options.json)
         elif options.check:

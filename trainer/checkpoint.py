@@ -20,7 +20,6 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from trainer.checkpoint_files import (
     MANIFEST,
@@ -92,7 +91,7 @@ class Checkpoints:
         here.together(lambda: partial.mkdir(exist_ok=True), error=CheckpointError, what=what)
         try:
             dcp.save(
-                self._state(strategy),
+                strategy.state(),
                 storage_writer=FileSystemWriter(partial),
                 # one copy of what several ranks hold in full, in one file: a node can be sent it whole
                 planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
@@ -233,28 +232,18 @@ class Checkpoints:
         # The digest in the manifest was verified before, so this is the file that we wrote.
         metadata = pickle.loads((folder / METADATA).read_bytes())  # noqa: S301
         planner = DefaultLoadPlanner()
-        planner.set_up_planner(self._state(strategy), metadata, is_coordinator=False)
+        planner.set_up_planner(strategy.state(), metadata, is_coordinator=False)
         plan = planner.create_local_plan()
         return {metadata.storage_data[item.storage_index].relative_path for item in plan.items}
 
     def _load(self, step: int, strategy: Strategy) -> None:
-        state = self._state(strategy)
+        state = strategy.state()
         folder = self._folder / step_name(step)
         try:
             dcp.load(state, storage_reader=FileSystemReader(folder), process_group=self._group)
         except CheckpointException as error:
             raise CheckpointError(f"cannot load {folder}: {_reason(error)}.") from error
-        set_state_dict(
-            strategy.module,
-            strategy.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
-
-    def _state(self, strategy: Strategy) -> dict[str, Any]:
-        # Names are those of the plain model whatever the strategy, so any strategy loads any other's checkpoint.
-        model, optimizer = get_state_dict(strategy.module, strategy.optimizer)
-        return {"model": model, "optimizer": optimizer}
+        strategy.load_state(state)
 
 
 def _folder_owners(processes: Processes, mates: list[int]) -> list[int]:

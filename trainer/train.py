@@ -86,8 +86,7 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
         other = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
         raise ConfigError(f"data: rank 0 and rank {other} read different documents; give all nodes the same files.")
     torch.manual_seed(recipe.seed)  # the same weights on every rank, whatever the strategy
-    bf16 = recipe.training.precision == "bf16"
-    strategy = make_strategy(recipe.strategy.name, here, replicate=recipe.strategy.replicate, bf16=bf16)
+    strategy = make_strategy(here, recipe.strategy, precision=recipe.training.precision)
 
     def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
         return optim.make_optimizer(recipe.optimizer, parameters)

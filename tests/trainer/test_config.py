@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.conftest import RECIPE, ROOT
-from trainer.config import accumulation_steps, load
+from trainer.config import accumulation_steps
 from trainer.errors import ConfigError
+from trainer.recipe_file import load
 
 GOOD = RECIPE.read_text()
 

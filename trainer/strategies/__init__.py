@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from trainer.config import StrategySection
     from trainer.distributed import Processes
 
     MakeOptimizer = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
@@ -32,7 +33,7 @@ class Strategy(Protocol):
     module: nn.Module
     optimizer: Optimizer
 
-    def __init__(self, processes: Processes, *, replicate: int | None, bf16: bool) -> None: ...
+    def __init__(self, processes: Processes, config: StrategySection, *, precision: str) -> None: ...
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         """Spreads the model (already on its device), then makes the optimizer over what it became."""
@@ -43,8 +44,15 @@ class Strategy(Protocol):
     def clip_and_step(self, clip_norm: float) -> float:
         """Global gradient norm before clipping; the optimizer steps unless that is not finite."""
 
+    def state(self) -> dict[str, Any]:
+        """{"model": …, "optimizer": …} of tensors and plain values under the names of the plain model, whatever the
+        strategy: so any strategy loads any other's. What is sharded is a DTensor. Called by all ranks."""
 
-def make_strategy(name: str, processes: Processes, *, replicate: int | None, bf16: bool) -> Strategy:
-    module, _, attribute = _CLASSES[name].partition(":")
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Takes over what `state()` gave, on all ranks."""
+
+
+def make_strategy(processes: Processes, config: StrategySection, *, precision: str) -> Strategy:
+    module, _, attribute = _CLASSES[config.name].partition(":")
     factory: type[Strategy] = getattr(importlib.import_module(module), attribute)
-    return factory(processes, replicate=replicate, bf16=bf16)
+    return factory(processes, config, precision=precision)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from trainer.distributed import Processes
-from trainer.strategies.single import refuse_replicate
+from trainer.strategies.torch_strategy import TorchStrategy, refuse_replicate
 
 if TYPE_CHECKING:
+    from trainer.config import StrategySection
     from trainer.strategies import MakeOptimizer
 
 
-class DDP:
+class DDP(TorchStrategy):
     module: DistributedDataParallel
-    optimizer: Optimizer
 
-    def __init__(self, processes: Processes, *, replicate: int | None, bf16: bool) -> None:
-        del bf16  # autocast in the loop; the copies stay float32
-        refuse_replicate(replicate)
+    def __init__(self, processes: Processes, config: StrategySection, *, precision: str) -> None:
+        del precision  # autocast in the loop; the copies stay float32
+        refuse_replicate(config)
         self._device = processes.device
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
@@ -39,10 +36,3 @@ class DDP:
             loss = forward()
             loss.backward()
         return loss.detach()
-
-    def clip_and_step(self, clip_norm: float) -> float:
-        norm = float(torch.nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm))
-        if math.isfinite(norm):
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm

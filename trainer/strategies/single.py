@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from trainer.distributed import Processes
 from trainer.errors import ConfigError
+from trainer.strategies.torch_strategy import TorchStrategy, refuse_replicate
 
 if TYPE_CHECKING:
+    from trainer.config import StrategySection
     from trainer.strategies import MakeOptimizer
 
 
-class Single:
-    module: nn.Module
-    optimizer: Optimizer
-
-    def __init__(self, processes: Processes, *, replicate: int | None, bf16: bool) -> None:
-        del bf16  # autocast in the loop is all that one process needs
+class Single(TorchStrategy):
+    def __init__(self, processes: Processes, config: StrategySection, *, precision: str) -> None:
+        del precision  # autocast in the loop is all that one process needs
         if processes.world > 1:
             raise ConfigError(f"strategy.name 'single' takes one process, not {processes.world}; choose another one.")
-        refuse_replicate(replicate)
+        refuse_replicate(config)
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         self.module = model
@@ -36,15 +32,3 @@ class Single:
         loss = forward()
         loss.backward()
         return loss.detach()
-
-    def clip_and_step(self, clip_norm: float) -> float:
-        norm = float(torch.nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm))
-        if math.isfinite(norm):
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
-
-
-def refuse_replicate(replicate: int | None) -> None:
-    if replicate is not None:
-        raise ConfigError("strategy.replicate has no meaning for this strategy.name; remove it.")

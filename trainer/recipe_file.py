@@ -1,0 +1,122 @@
+"""Reading a recipe: one YAML file and `--set` overrides, checked completely before anything expensive starts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from trainer.config import Recipe
+from trainer.errors import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice instead of keeping the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
+            if key is not None and key in seen:
+                line = key_node.start_mark.line + 1
+                raise ConfigError(f"key {key_node.value!r} is given twice, the second time in line {line}; remove one")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in `path` with `--set` overrides applied. Raises ConfigError that lists every problem."""
+    values = _read(path)
+    _spell_out(values)
+    overridden = {_override(values, item) for item in overrides}
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        problems = [_sentence(path, item, overridden) for item in error.errors()]
+        raise ConfigError("\n".join(dict.fromkeys(problems))) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot read the recipe {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8.") from None
+    try:
+        values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}.") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold keys and values (experiment, model, data, …).")
+    return values
+
+
+def _spell_out(values: dict[str, Any]) -> None:
+    """`strategy: fsdp` is short for `strategy: {name: fsdp}`."""
+    if isinstance(values.get("strategy"), str):
+        values["strategy"] = {"name": values["strategy"]}
+
+
+def _override(values: dict[str, Any], item: str) -> str:
+    """Applies one `a.b=c` in place; returns the dotted key."""
+    key, equals, text = item.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"--set {item!r} must look like key=value, for example training.steps=100.")
+    value: Any = text
+    if text == "null":
+        value = None
+    elif text.startswith(("[", "{")):
+        try:
+            value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {key}: {text!r} is not a valid YAML list or mapping.") from None
+        except ConfigError as error:
+            raise ConfigError(f"--set {key}: {error}.") from None
+    here = values
+    for part in parts[:-1]:
+        here = here.setdefault(part, {})
+        if not isinstance(here, dict):
+            raise ConfigError(f"--set {key}: {part!r} has no keys below it.")
+    here[parts[-1]] = value
+    _spell_out(values)
+    return ".".join(parts)
+
+
+def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str:
+    location = error["loc"]
+    key = ".".join(str(part) for part in location)
+    where = f"--set {key}" if key in overridden else f"{path}: {key or 'recipe'}"
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        known = _keys_at(location[:-1])
+        close = difflib.get_close_matches(str(location[-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(known)}."
+        return f"{where} is an unknown key; {hint}"
+    if kind == "missing":
+        return f"{where} is missing; add it."
+    if kind == "value_error":
+        return f"{where}: {error['ctx']['error']}."
+    if kind in ("model_type", "model_attributes_type"):
+        return f"{where} must hold keys and values, not {error['input']!r}."
+    if kind == "literal_error":
+        close = difflib.get_close_matches(str(error["input"]), [w.strip("'") for w in error["ctx"]["expected"].split()])
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        return f"{where} must be {error['ctx']['expected']}, not {error['input']!r}{hint}"
+    return f"{where}: {error['msg']}, not {error['input']!r}."
+
+
+def _keys_at(location: Sequence[str | int]) -> list[str]:
+    section: type[BaseModel] = Recipe
+    for part in location:
+        annotation = section.model_fields[str(part)].annotation
+        assert isinstance(annotation, type)
+        section = annotation
+    return list(section.model_fields)
