@@ -91,7 +91,7 @@ def plan_script(script: str, *, arguments: Sequence[str], name: str | None) -> P
     path = Path(script).expanduser()
     if not path.is_file():
         what = "is a folder, not a script" if path.is_dir() else "doesn't exist"
-        raise UsageError(f"--script {script}: {what} (looked in {Path.cwd()})")
+        raise UsageError(f"--script {script!r}: {what} (looked in {Path.cwd()})")
     path = path.resolve()
     size_mib = _folder_bytes(path.parent) / 1024**2
     if size_mib > MAX_SCRIPT_FOLDER_MIB:
@@ -279,6 +279,8 @@ def _check_recipe(root: Path, recipe: Path, settings: Sequence[str], *, world_si
         raise UsageError(f"{recipe}: the trainer's check didn't end within {CHECK_TIMEOUT_S} s") from None
     if done.returncode != 0:
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
+        if done.returncode == 2:  # the trainer's own sentences, one for each thing that is wrong
+            raise UsageError("\n".join(said))
         raise UsageError(said[-1] if said else f"{recipe}: the trainer refuses it (exit code {done.returncode})")
 
 
@@ -286,7 +288,8 @@ def _experiment(recipe: Path, settings: Sequence[str]) -> str:
     given = [s.partition("=")[2] for s in settings if s.startswith("experiment=")]
     if given:
         return _checked_name(given[-1])
-    value = yaml.safe_load(recipe.read_text("utf-8"))
+    # BaseLoader: the name as it is written, as for the trainer, and not the number or the date that YAML sees in it.
+    value = yaml.load(recipe.read_text("utf-8-sig"), Loader=yaml.BaseLoader)  # noqa: S506 - makes nothing but text
     name = value.get("experiment") if isinstance(value, dict) else None
     return _checked_name(str(name or recipe.stem))
 
@@ -306,7 +309,7 @@ def _recipe_file(root: Path, recipe: str) -> Path:
     for candidate in (path, root / path):
         if candidate.is_file():
             return candidate.resolve()
-    raise UsageError(f"--recipe {recipe}: there is no such file (looked in {Path.cwd()} and {root})")
+    raise UsageError(f"--recipe {recipe!r}: there is no such file (looked in {Path.cwd()} and {root})")
 
 
 def _folder_bytes(folder: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,11 +12,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from trainer.errors import ConfigError
 from trainer.strategies import STRATEGIES
 
+_OCTAL = re.compile(r"[+-]?0[0-9_]")
+
 
 def _number(value: Any) -> float:
-    """A finite number from a YAML number or from text such as "1e-3", which YAML 1.1 reads as a string."""
+    """A finite number from a number or from text such as "1e-3" (see the loader in recipe_file.py)."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"must be a number, not {value!r}")
+    if isinstance(value, str) and _OCTAL.match(value.strip()):
+        raise ValueError(f"is {value!r}: a number that begins with 0 is octal to some readers; leave the 0 out")
     try:
         number = float(value)
     except ValueError:
@@ -28,12 +33,13 @@ def _number(value: Any) -> float:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
     number = _number(value)
     if number != int(number):
         raise ValueError(f"must be a whole number, not {value!r}")
-    return int(number)
+    try:
+        return int(value)  # not through a float: a seed of 17 digits keeps all of them
+    except ValueError:
+        return int(number)  # "1e3"
 
 
 def _text(value: Any) -> str:

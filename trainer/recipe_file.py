@@ -15,7 +15,15 @@ from trainer.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice instead of keeping the last one silently."""
+    """SafeLoader that refuses a key given twice, and leaves numbers to the type of the key.
+
+    YAML 1.1 makes text of 1e-3, 83 of 0123, 750 of 12:30 and a date of 2026-12-01: here they all are text at first.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - declared by PyYAML
+        first: [(tag, form) for tag, form in resolvers if tag.rpartition(":")[2] in ("bool", "null", "merge")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -49,7 +57,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8.") from None
     try:
         values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a tag that its value doesn't suit, as in `!!int x`
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}.") from None
@@ -76,7 +84,7 @@ def _override(values: dict[str, Any], item: str) -> str:
     elif text.startswith(("[", "{")):
         try:
             value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             raise ConfigError(f"--set {key}: {text!r} is not a valid YAML list or mapping.") from None
         except ConfigError as error:
             raise ConfigError(f"--set {key}: {error}.") from None
@@ -107,6 +115,9 @@ def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str
     if kind in ("model_type", "model_attributes_type"):
         return f"{where} must hold keys and values, not {error['input']!r}."
     if kind == "literal_error":
+        if isinstance(error["input"], bool):
+            word = f"{error['input']!r}, which YAML reads from words such as no and off; quote it if you mean the word."
+            return f"{where} must be {error['ctx']['expected']}, not {word}"
         close = difflib.get_close_matches(str(error["input"]), [w.strip("'") for w in error["ctx"]["expected"].split()])
         hint = f"; did you mean {close[0]!r}?" if close else "."
         return f"{where} must be {error['ctx']['expected']}, not {error['input']!r}{hint}"

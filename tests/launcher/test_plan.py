@@ -39,6 +39,13 @@ def test_a_recipe_from_elsewhere_goes_along(checkout: Path, tmp_path: Path) -> N
     assert (plan.experiment, plan.recipe_on_node, plan.extra) == ("mine", "mine.yaml", (recipe,))
 
 
+@pytest.mark.parametrize("written", ["0123", "2026-12-01", "demo\r"])
+def test_a_recipes_experiment_is_what_is_written_there(checkout: Path, written: str) -> None:
+    (checkout / "trainer" / "recipes" / "demo.yaml").write_bytes(f"\ufeffexperiment: {written}\n".encode())
+    plan = start.plan_recipe(checkout, "trainer/recipes/demo.yaml", settings=[], name=None, world_size=4)
+    assert plan.experiment == written.strip()
+
+
 def test_a_name_overrides_the_experiment(checkout: Path) -> None:
     plan = start.plan_recipe(checkout, "trainer/recipes/demo.yaml", settings=[], name="other", world_size=4)
     assert (plan.experiment, plan.settings) == ("other", ("experiment=other",))
@@ -48,6 +55,7 @@ def test_a_name_overrides_the_experiment(checkout: Path) -> None:
     ("recipe", "settings", "name", "said"),
     [
         ("trainer/recipes/none.yaml", [], None, "there is no such file"),
+        ("trainer/recipes/demo.yaml\r", [], None, r"demo.yaml\\r': there is no such file"),
         ("trainer/recipes/demo.yaml", ["stepz=5"], None, "unknown key stepz=5"),
         ("trainer/recipes/demo.yaml", ["steps"], None, "write --set key=value"),
         ("trainer/recipes/demo.yaml", ["output_dir=runs/x"], None, "make it absolute"),
@@ -61,6 +69,12 @@ def test_a_bad_recipe_is_refused_in_one_sentence(
         start.plan_recipe(checkout, recipe, settings=settings, name=name, world_size=4)
     assert error.value.exit_code == 2
     assert "\n" not in str(error.value)
+
+
+def test_everything_that_the_trainer_refuses_is_told(checkout: Path) -> None:
+    (checkout / "trainer" / "__main__.py").write_text("import sys; print('this\\nthat', file=sys.stderr); sys.exit(2)\n")
+    with pytest.raises(UsageError, match="^this\nthat$"):
+        start.plan_recipe(checkout, "trainer/recipes/demo.yaml", settings=[], name=None, world_size=4)
 
 
 def test_a_script_that_is_missing_a_folder_or_among_too_much_is_refused(

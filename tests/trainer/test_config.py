@@ -1,5 +1,6 @@
 """The recipe's checks: what a user can get wrong, and what the trainer says then."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,35 @@ def test_whole_numbers_may_be_written_with_an_exponent() -> None:
     assert load(RECIPE, ["training.steps=1e3"]).training.steps == 1000
 
 
+@pytest.mark.parametrize("name", ["demo", "smoke", "llama-1b"])
+def test_every_number_of_a_recipe_may_be_written_with_an_exponent(tmp_path: Path, name: str) -> None:
+    recipe = load(RECIPE.with_name(f"{name}.yaml"))
+    path = tmp_path / "recipe.yaml"
+    path.write_text(in_flow_style(recipe.model_dump(mode="json")))
+    assert load(path) == recipe
+    assert "e+00" in path.read_text()
+
+
+def in_flow_style(value: object) -> str:
+    """YAML with each number as 1.5e-03."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {in_flow_style(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(in_flow_style, value)) + "]"
+    return f"{value:.15e}" if isinstance(value, int | float) else json.dumps(value)
+
+
+def test_a_whole_number_keeps_all_its_digits() -> None:
+    assert load(RECIPE, ["seed=9007199254740993"]).seed == 9007199254740993
+
+
+@pytest.mark.parametrize("name", ["0123", "2026-12-01", "1e3"])
+def test_a_name_is_taken_as_it_is_written(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(GOOD.replace("experiment: smoke", f"experiment: {name}"))
+    assert load(path).experiment == name
+
+
 def test_a_strategy_may_be_a_plain_name() -> None:
     assert load(RECIPE, ["strategy=ddp"]).strategy.name == "ddp"
     assert load(RECIPE, ["strategy=hsdp", "strategy.replicate=2"]).strategy.replicate == 2
@@ -66,6 +96,12 @@ def test_a_wrong_override_is_refused_with_its_key(override: str, message: str) -
     ("text", "message"),
     [
         (GOOD.replace("experiment: smoke", "experiment: true"), "quote it"),
+        (GOOD.replace("steps: 6", "steps: 6\n  precision: no"), "quote it"),
+        (GOOD.replace("steps: 6", "steps: 012"), "octal"),
+        (GOOD.replace("steps: 6", "steps: 12:30"), "must be a number, not '12:30'"),
+        (GOOD.replace("steps: 6", "steps: 2026-13-45"), "must be a number"),
+        (GOOD.replace("steps: 6", "steps: !!int six"), "not valid YAML"),
+        (GOOD.replace("source: stdlib", "source: 'stdlib '"), "'stdlib '"),
         (GOOD + "\nexperiment: again\n", "given twice"),
         (GOOD.replace("steps: 6", "steps: .nan"), "training.steps"),
         ("[1, 2", "not valid YAML"),
