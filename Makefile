@@ -17,7 +17,7 @@ help: ## This list
 	echo 'example: make demo        (options: STACK=local, PYTHON=python3.12)'
 
 setup: ## .venv, the Pulumi engine, sshd: what is missing, and nothing else
-	@$(PYTHON) scripts/setup.py
+	@PYTHONUTF8=1 $(PYTHON) scripts/setup.py
 
 demo: setup ## From nothing to a trained model on two local nodes, and back to nothing
 	@$(ACTIVATE)

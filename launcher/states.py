@@ -50,10 +50,12 @@ class Failure:
     at: float
     """On the user's machine's clock, Unix seconds."""
     lines: tuple[str, ...]
+    disk: str = ""
+    """Why the node's disk took no more, when it was full: the likely cause."""
 
     def __str__(self) -> str:
         who = "torchrun" if self.rank is None else f"rank {self.rank}"
-        return f"{who} on {self.node} ended with {exit_text(self.exit_code)}"
+        return f"{who} on {self.node} ended with {exit_text(self.exit_code)}{_because(self.disk)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +112,10 @@ def _judge_ended(nodes: Sequence[NodeSays]) -> Verdict:
         return Verdict(state="failed", why=f"the nodes lost each other: {', '.join(peers)}", first=first)
     if STOPPED_WITH_CHECKPOINT in codes:  # the others may say SIGTERM: torchrun ends them after the first
         return Verdict(state="stopped", why="the ranks stopped by themselves, with a checkpoint")
-    return Verdict(state="finished", why="every rank ended with exit code 0")
+    full = [
+        f"; {n.node}: {n.facts['disk']}, and what {n.node} said may be incomplete" for n in nodes if n.facts.get("disk")
+    ]
+    return Verdict(state="finished", why=f"every rank ended with exit code 0{''.join(full)}")
 
 
 def _failure(node: NodeSays) -> tuple[tuple[bool, float], Failure] | None:
@@ -120,13 +125,22 @@ def _failure(node: NodeSays) -> tuple[tuple[bool, float], Failure] | None:
         return None
     at = float(found["at"] or node.facts.get("ended_at") or 0.0) - node.clock_offset_s
     failure = Failure(
-        node=node.node, rank=found["rank"], exit_code=found["exit_code"], at=at, lines=tuple(found["lines"])
+        node=node.node,
+        rank=found["rank"],
+        exit_code=found["exit_code"],
+        at=at,
+        lines=tuple(found["lines"]),
+        disk=node.facts.get("disk") or "",
     )
     return (node.facts.get("reason") == "peer", at), failure
 
 
 def _names(nodes: Sequence[NodeSays]) -> str:
     return ", ".join(n.node for n in nodes)
+
+
+def _because(disk: str) -> str:
+    return f" ({disk})" if disk else ""
 
 
 def _tail(others: str) -> str:

@@ -57,6 +57,8 @@ def variables(root: Path) -> dict[str, str]:
         "PULUMI_BACKEND_URL": "file://" + quote(str(backend_folder(root))),
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file(root)),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
+        # An ASCII locale can't say the name of a checkout in "/home/jörg", neither to the engine nor to the nodes.
+        "PYTHONUTF8": "1",
     }
 
 

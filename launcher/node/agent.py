@@ -36,7 +36,8 @@ def run_torchrun(pipe: int, arguments: Sequence[str]) -> int:
     try:
         run(parse_args(list(arguments)))  # type: ignore[no-untyped-call]
     except (ChildFailedError, SignalException) as error:
-        print(f"torchrun: {str(error).strip().splitlines()[0]}", file=sys.stderr)
+        said = [line for line in str(error).splitlines() if line.strip("=- ")]  # without the frame around it
+        print(f"torchrun: {said[0] if said else type(error).__name__}", file=sys.stderr)
         return 1
     return 0
 

@@ -12,7 +12,6 @@ agent PIPE …               torchrun (started by the supervisor only)
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -32,6 +31,7 @@ from launcher.node.layout import (
     Claim,
     RunFolder,
     claim_path,
+    disk_error,
     read_json,
     write_json,
 )
@@ -202,14 +202,6 @@ def _merge_rest(folder: RunFolder, node: str) -> None:
 
 def _is_alive(state: dict[str, Any]) -> bool:
     return processes.is_same(state["pid"], started=state.get("start_time"), boot=state.get("boot_id"))
-
-
-def disk_error(error: OSError, path: Path) -> str:
-    """One sentence about a failed write, with the room that is left."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free_mib = shutil.disk_usage(path).free // 1024**2
-        return f"disk full at {path} ({free_mib} MiB free): remove old runs or checkpoints there"
-    return f"{error.strerror or error} ({error.filename or path})"
 
 
 def scope_prefix(folder: RunFolder) -> list[str]:

@@ -7,12 +7,14 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 RESERVE_BYTES = 256 * 1024
+_PROBE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,31 @@ def write_json(path: Path, value: Mapping[str, Any], *, durable: bool = True) ->
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def disk_error(error: OSError, path: Path) -> str:
+    """One sentence about a failed write, with the room that is left."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free_mib = shutil.disk_usage(path).free // 1024**2
+        return f"disk full at {path} ({free_mib} MiB free): remove old runs or checkpoints there"
+    return f"{error.strerror or error} ({error.filename or path})"
+
+
+def full_disk(folder: Path) -> str | None:
+    """`disk_error` when the disk of `folder` is full; None when it takes a small file. Looks by writing, as quotas and
+    reserved blocks don't show in the free space."""
+    probe = folder / f".probe.{os.getpid()}"
+    try:
+        with probe.open("wb") as file:
+            file.write(b"\0" * _PROBE_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return disk_error(error, folder)
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return None
 
 
 def write_state(folder: RunFolder, value: Mapping[str, Any]) -> None:

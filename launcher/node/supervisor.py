@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from launcher.node import processes
 from launcher.node.channel import Channel
-from launcher.node.layout import RunFolder, read_json, write_state
+from launcher.node.layout import RunFolder, full_disk, read_json, write_state
 from launcher.node.logs import Merger, last_lines
 from launcher.node.network import has_interface, hold_free_port, interface_of
 
@@ -71,6 +71,8 @@ class Supervisor:
     grace_s: float = 0.0
     term_sent: bool = False
     stop_wish: bool = False
+    disk: str | None = None
+    """Set when this node's disk was full as a rank failed: then the rank could hardly say so itself."""
     _events: int | None = None
     """The reading end of the pipe from torchrun's process."""
     _heard: bytes = b""
@@ -101,8 +103,14 @@ class Supervisor:
                 raise CannotStart(f"{self.node}: {path} isn't there: run `fab bootstrap` again")
         answer: dict[str, Any] = {"pid": os.getpid()}
         if self.spec["node_rank"] == 0:
-            answer["channel_port"] = self.channel.listen(address)
-            answer["rendezvous_port"], self._held_port = hold_free_port(address)
+            try:
+                answer["channel_port"] = self.channel.listen(address)
+                answer["rendezvous_port"], self._held_port = hold_free_port(address)
+            except OSError as error:
+                raise CannotStart(
+                    f"{self.node}: its private address {address} can't be listened on ({error.strerror}): if the "
+                    "machine has another address by now, run `pulumi refresh`, then `pulumi up`"
+                ) from None
         write_state(self.folder, self.state)
         return answer
 
@@ -219,6 +227,7 @@ class Supervisor:
 
     def _begin_failure(self, what: str, *, reason: Reason) -> None:
         self.reason, self.ending_since, self.grace_s = reason, time.monotonic(), self.spec["fail_grace_s"]
+        self.disk = full_disk(self.folder.path)
         self.say(f"{what}: ending this node's ranks")
         self.channel.tell({"kind": "ended", "how": "fail"})
 
@@ -256,6 +265,7 @@ class Supervisor:
             "stop_at": self.stop_at,
             "ranks": [vars(rank) for rank in sorted(self.ranks.values(), key=lambda r: r.rank)],
             "first_failure": failure,
+            "disk": self.disk or full_disk(self.folder.path),
             "left": processes.command_lines(left),
         }
         self._merge(flush=True)

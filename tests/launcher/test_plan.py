@@ -72,8 +72,10 @@ def test_a_bad_recipe_is_refused_in_one_sentence(
 
 
 def test_everything_that_the_trainer_refuses_is_told(checkout: Path) -> None:
-    (checkout / "trainer" / "__main__.py").write_text("import sys; print('this\\nthat', file=sys.stderr); sys.exit(2)\n")
-    with pytest.raises(UsageError, match="^this\nthat$"):
+    (checkout / "trainer" / "__main__.py").write_text(
+        "import sys; print('this\\nthat', file=sys.stderr); sys.exit(2)\n"
+    )
+    with pytest.raises(UsageError, match=r"^this\nthat$"):
         start.plan_recipe(checkout, "trainer/recipes/demo.yaml", settings=[], name=None, world_size=4)
 
 

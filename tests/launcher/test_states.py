@@ -69,6 +69,14 @@ def test_the_first_failing_rank_is_named_and_its_peers_are_consequences() -> Non
     assert verdict.consequences == ("rank 0 on node-0 ended with exit code 1",)
 
 
+def test_a_full_disk_is_told_whether_the_run_failed_or_finished() -> None:
+    full = {"disk": "disk full at /runs (0 MiB free): make room"}
+    failed = judge([ended(0, reason="peer"), ended(1, codes=(1, -15), first_failure=failure(2, 1, 1.0), **full)])
+    assert failed.why == f"rank 2 on node-1 ended with exit code 1 ({full['disk']})"
+    finished = judge([ended(0), ended(1, **full)])
+    assert (finished.state, f"node-1: {full['disk']}" in finished.why) == ("finished", True)
+
+
 def test_failures_are_ordered_by_one_clock() -> None:
     late = ended(0, codes=(3, 0), first_failure=failure(0, 3, 100.0))
     early = NodeSays(

@@ -248,6 +248,26 @@ def test_a_node_with_left_processes_is_busy(node: OneNode) -> None:
     assert second.status()["state"] == "absent"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_disk_that_fills_up_during_a_run_is_told_and_the_end_is_written_down(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], check=True)
+    node = OneNode(disk)
+    try:
+        state = node.run_to_the_end(
+            "import os, time\n"
+            "while os.environ['RANK'] == '1': print('x' * 1000)\n"  # and its last words have no room either
+            "time.sleep(600)"
+        )
+        assert (state["first_failure"]["rank"], state["first_failure"]["exit_code"]) == (1, 1)
+        assert f"disk full at {node.folder.path} (0 MiB free)" in state["disk"]
+        assert node.is_clean()
+    finally:
+        commands.stop(node.folder, 0)
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def test_a_run_stopped_before_the_word_to_go_never_starts(node: OneNode) -> None:
     node.write_spec("print('never')")
     node.start()
@@ -261,7 +281,9 @@ def test_a_run_stopped_before_the_word_to_go_never_starts(node: OneNode) -> None
     ("changes", "said"),
     [
         ({"interface": "nope0"}, "node-0 has no network interface 'nope0'"),
+        ({"interface": "^lo,docker0"}, "node-0 has no network interface '^lo,docker0'"),
         ({"must_be_files": ["/no/such/trainer.py"]}, "/no/such/trainer.py isn't there"),
+        ({"address": "192.0.2.7"}, "private address 192.0.2.7 can't be listened on"),
     ],
 )
 def test_what_the_node_cannot_run_is_said_and_leaves_it_free(node: OneNode, changes: dict[str, Any], said: str) -> None:

@@ -25,6 +25,7 @@ OF_ANOTHER_PROJECT = {
     "PULUMI_STACK": "chosen",
     "VIRTUAL_ENV": "/another/venv",
     "PYTHONHOME": "/another/python",
+    "PYTHONUTF8": "0",
 }
 
 
@@ -76,6 +77,13 @@ def test_activate_twice_is_the_same_as_once(shell: str, checkout: Path) -> None:
     once = variables_after(shell, '. "$1/activate"', checkout)
     assert variables_after(shell, '. "$1/activate"; . "$1/activate"', checkout) == once
     assert environment(checkout, once) == once
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_after_activate_python_reads_and_writes_utf_8_in_any_locale(shell: str, checkout: Path) -> None:
+    script = f'. "$1/activate"; LC_ALL=C "{sys.executable}" -c "import sys; print(sys.argv[1])" "$1"'
+    done = in_shell(shell, script, checkout)
+    assert (done.stdout, done.stderr) == (f"{checkout}\n", "")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
