@@ -29,6 +29,7 @@ def run_torchrun(pipe: int, arguments: Sequence[str]) -> int:
     end_with_parent(signal.SIGTERM)
     _watch_processes(pipe)
     # torch takes Popen's name when it is imported: so only now.
+    from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
@@ -38,6 +39,12 @@ def run_torchrun(pipe: int, arguments: Sequence[str]) -> int:
     except (ChildFailedError, SignalException) as error:
         said = [line for line in str(error).splitlines() if line.strip("=- ")]  # without the frame around it
         print(f"torchrun: {said[0] if said else type(error).__name__}", file=sys.stderr)
+        return 1
+    except DistError as error:  # nobody listens, or somebody else does
+        print(
+            f"torchrun: the rendezvous failed, so repeat the same command: it takes another port: {error}",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

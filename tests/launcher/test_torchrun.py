@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from stand_in_fleet import LocalFleet
 
-from launcher import start
+from launcher import nodes, start
 from launcher.follow import follow
 from launcher.node import processes
 from launcher.states import Verdict
@@ -57,3 +59,26 @@ def test_a_rank_that_exits_with_3_on_one_node_is_named_and_the_other_node_ends(
     assert (verdict.state, verdict.why) == ("failed", "rank 2 on node-1 ended with exit code 3")
     assert verdict.first is not None
     assert verdict.first.lines[-1] == "bad data"
+
+
+def test_a_rendezvous_port_that_was_taken_in_between_ends_both_nodes_and_is_named(
+    run: Callable[[str], tuple[Verdict, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.ExitStack() as thieves:
+
+        def steal_and_say_go(shell: Any, record: Any, go: Any) -> float:
+            if shell.node.rank == 0:
+                thief = thieves.enter_context(socket.socket())
+                thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                thief.bind(("", go["rendezvous_port"]))
+                thief.listen()
+            return nodes.say_go(shell, record, go)
+
+        monkeypatch.setattr(start, "say_go", steal_and_say_go)
+        verdict, lines = run("import time; print('never'); time.sleep(600)")
+    assert verdict.state == "failed"
+    assert verdict.first is not None
+    assert (verdict.first.node, verdict.first.rank) == ("node-0", None)
+    assert "another port: The server socket has failed to listen" in verdict.first.lines[-1]
+    assert "address already in use" in verdict.first.lines[-1]
+    assert not [line for line in lines if "Traceback" in line or "never" in line]

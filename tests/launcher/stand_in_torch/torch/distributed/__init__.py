@@ -1,0 +1,2 @@
+class DistError(RuntimeError):
+    pass
