@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from stand_in_fleet import LocalFleet
 
+from infra.cluster import Endpoint
 from launcher import nodes, start
 from launcher.follow import follow
 from launcher.node import processes
@@ -46,6 +48,24 @@ def test_ranks_of_both_nodes_find_one_another(run: Callable[[str], tuple[Verdict
     assert sorted(line for line in lines if "one of" in line) == [
         f"node-{r // 2} [rank {r}] one of 4" for r in range(4)
     ]
+
+
+def test_nodes_may_have_ipv6_addresses_only(run: Callable[[str], tuple[Verdict, list[str]]], fleet: LocalFleet) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
+    six = [
+        dataclasses.replace(node, private=Endpoint(host="::1", port=20000 + node.rank)) for node in fleet.cluster.nodes
+    ]
+    fleet.cluster = fleet.cluster.replace(nodes=tuple(six))
+    verdict, lines = run(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "one = torch.ones(1)\ndist.all_reduce(one)\nprint('sum', int(one))"
+    )
+    assert verdict.state == "finished", lines
+    assert sum("sum 4" in line for line in lines) == 4
 
 
 def test_a_rank_that_exits_with_3_on_one_node_is_named_and_the_other_node_ends(
