@@ -26,6 +26,7 @@ from trainer.checkpoint_files import (
     METADATA,
     digest_of,
     file_entry,
+    is_full,
     move_aside,
     read_manifests,
     remove_partials,
@@ -97,8 +98,12 @@ class Checkpoints:
                 planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True),
                 process_group=self._group,
             )
-        except CheckpointException as error:
-            raise CheckpointError(f"cannot {what}: {_reason(error)}.") from error
+        except CheckpointException as error:  # on every rank, so all may look; torch itself says "unexpected pos"
+            full = [folder for folder in here.gather(str(self._folder) if is_full(self._folder) else "") if folder]
+            reason = "; ".join(f"disk full at {folder}" for folder in dict.fromkeys(full))
+            ranks = ", ".join(str(rank) for rank in sorted(error.failures))
+            reason = f"{reason} (rank {ranks}): make room there, then repeat the same run" if full else _reason(error)
+            raise CheckpointError(f"cannot {what}: {reason}.") from error
         metadata = here.from_rank((partial / METADATA).read_bytes() if here.rank == 0 else None, source=0)
         files = here.together(lambda: self._own_files(partial), error=CheckpointError, what=what)
         everyone = {name: entry for part in here.gather(files) for name, entry in part.items()}

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -122,6 +123,23 @@ def test_a_node_that_lost_its_disk_is_sent_a_full_copy(start: Start, tmp_path: P
     two_nodes(start, folders, "strategy=ddp", STEPS)
     assert events(folders[0], "resume")[0]["step"] == 3
     assert list((folders[1] / "checkpoints" / "step-00000003").glob("__0_*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_disk_that_fills_up_on_one_node_ends_all_ranks_and_leaves_the_older_checkpoint(
+    start: Start, tmp_path: Path
+) -> None:
+    folders = [tmp_path / "a", tmp_path / "small disk"]
+    folders[1].mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "none", str(folders[1])], check=True)
+    try:
+        outputs = two_nodes(start, folders, "strategy=fsdp", "model.width=96", STEPS, codes=(1, 1))
+        assert f"step 6 to {folders[0]}/checkpoints: disk full at {folders[1]}/checkpoints (rank 2" in outputs[0]
+        for folder in folders:
+            complete = [path.parent.name for path in (folder / "checkpoints").glob("step-*/manifest.json")]
+            assert complete == ["step-00000003"]
+    finally:
+        subprocess.run(["umount", str(folders[1])], check=True)
 
 
 def test_shards_that_exist_nowhere_any_more_are_named_and_nothing_is_resumed(start: Start, tmp_path: Path) -> None:
