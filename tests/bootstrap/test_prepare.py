@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bootstrap.code_tree import collect
-from bootstrap.errors import HostKeyError, NotBootstrapped, StepError, UsageError
+from bootstrap.errors import DiskFull, HostKeyError, NotBootstrapped, StepError, UsageError
 from bootstrap.fleet import Fleet
 from bootstrap.prepare import bootstrap, ready, sync_code
 from bootstrap.steps.base import Context, Facts
@@ -156,6 +156,22 @@ def test_a_code_copy_that_was_cut_leaves_no_folder(fleet: Fleet, checkout: Path)
     assert names(Path(fleet.cluster.head.work_dir) / "code") == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_on_one_node_is_named_and_the_next_copy_is_whole(fleet: Fleet, checkout: Path) -> None:
+    (checkout / "trainer" / "big").write_bytes(os.urandom(3 << 20))
+    disk = Path(fleet.cluster.nodes[1].work_dir)
+    disk.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=True)
+    try:
+        with pytest.raises(DiskFull, match=f"disk full on node-1:{disk}/code/"):
+            sync_code(fleet, root=checkout)
+        assert names(disk / "code") == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    code = sync_code(fleet, root=checkout)
+    assert len((Path(code.path["node-1"]) / "trainer" / "big").read_bytes()) == 3 << 20
+
+
 # --- the decisions, without a node
 
 FACTS = Facts(
@@ -193,6 +209,15 @@ def test_a_wrong_clock_is_reported_and_does_not_stop_the_work(cluster: Cluster, 
     verdict = Reach().check(cluster.head, dataclasses.replace(FACTS, clock_skew_s=-600.0), context)
     assert verdict.fit
     assert "clock 600 s behind this machine's" in verdict.note
+
+
+def test_a_clock_that_may_be_why_a_download_fails_is_named_with_the_failure(fleet: Fleet, checkout: Path) -> None:
+    context = Context(lock=b"no-such-package==1 --hash=sha256:" + b"0" * 64, code=collect(checkout))
+    facts = dataclasses.replace(FACTS, python="python3", uv="uv", clock_skew_s=-172800.0)
+    with pytest.raises(
+        StepError, match=r"node-0, step environment \(clock 172800 s behind this machine's\): (?s:.*)no-such"
+    ):
+        Environment().apply(fleet.shell("node-0"), facts, context)
 
 
 def test_a_node_of_another_kind_without_uv_is_told_how_to_get_it(fleet: Fleet, checkout: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,6 +119,21 @@ def test_the_environment_of_a_rank(node: OneNode) -> None:
     node.run_to_the_end(f"import os; print([os.environ.get(n) for n in {names}], os.getcwd())", processes=1)
     loopback = "lo" if sys.platform == "linux" else "lo0"
     assert node.log() == f"[rank 0] ['5', '{loopback}', '{loopback}', '1'] {node.work_dir}\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="network namespaces need root")
+@pytest.mark.parametrize("ours", ["eth0", "ens5"])
+def test_the_interface_is_the_one_with_the_nodes_address_and_no_bridge_that_all_nodes_have(ours: str) -> None:
+    lines = "".join(
+        f"ip link add {name} type bridge && ip address add {address} dev {name} && ip link set {name} up && "
+        for name, address in (("docker0", "172.17.0.1/16"), (ours, "10.77.0.1/24"), ("zz", "fd00:77::1/64"))
+    )
+    ask = (
+        "from launcher.node.network import interface_of as of; print(of('10.77.0.1'), of('fd00:77::1'), of('10.0.0.9'))"
+    )
+    words = ["unshare", "--net", "sh", "-c", f'{lines} exec "$0" -c "$1"', sys.executable, ask]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    assert (done.stdout, done.stderr) == (f"{ours} zz None\n", "")
 
 
 def test_the_first_failing_rank_is_told_with_its_exit_code_and_last_lines(node: OneNode) -> None:
