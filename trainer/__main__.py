@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer import config, recipe_file
-from trainer.errors import TrainerError
+from trainer.errors import Stopped, TrainerError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code; errors are one sentence on rank 0's standard error."""
+    """Returns the exit code; an error is one sentence on standard error, of every rank that has it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     baseline = words[:1] == ["baseline"]
     options = _parser(baseline).parse_args(words[1:] if baseline else words)
@@ -28,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             train(recipe)
     except TrainerError as error:
-        if os.environ.get("RANK", "0") == "0":
+        # Only a stop is all ranks' alike for sure. Whichever rank fails first is the one whose last lines are looked at.
+        if os.environ.get("RANK", "0") == "0" or not isinstance(error, Stopped):
             print(error, file=sys.stderr, flush=True)
         return error.exit_code
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.conftest import RECIPE, ROOT
+from trainer.__main__ import main
 from trainer.config import accumulation_steps
 from trainer.errors import ConfigError
 from trainer.recipe_file import load
@@ -145,6 +146,14 @@ def test_checking_needs_no_torch_and_says_one_sentence() -> None:
     assert done.returncode == 2, done.stderr
     assert "stepz" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_rank_other_than_the_first_says_what_is_wrong_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    assert main([str(RECIPE), "--set", "training.stepz=1"]) == 2
+    assert "stepz" in capsys.readouterr().err
 
 
 def test_no_file_outside_the_registry_branches_on_a_strategy_name() -> None:
