@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             train(recipe)
     except TrainerError as error:
-        # Only a stop is all ranks' alike for sure. Whichever rank fails first is the one whose last lines are looked at.
+        # Only a stop is sure to be the same on all ranks. A report shows the last lines of whichever failed first.
         if os.environ.get("RANK", "0") == "0" or not isinstance(error, Stopped):
             print(error, file=sys.stderr, flush=True)
         return error.exit_code
