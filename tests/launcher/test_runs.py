@@ -240,6 +240,24 @@ def test_a_lost_connection_costs_no_line(user: Controller) -> None:
         assert user.local_log(record, node) == user.node_log(record, node)
 
 
+def test_nodes_that_stay_out_of_reach_end_the_following_and_not_the_run(
+    user: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = user.submit(SLEEP)
+    user.wait_for_words(record)
+    for name in ("node-0", "node-1"):
+        user.fleet.cut(name)
+    with monkeypatch.context() as patch:
+        patch.setattr("launcher.follow.GIVE_UP_S", 0.0)
+        with pytest.raises(RunUnreachable, match=r"node-\d: no answer: .* `fab attach`") as error:
+            user.follow(record)
+    assert error.value.exit_code == 5
+    for name in ("node-0", "node-1"):
+        user.fleet.mend(name)
+    assert user.status(record).verdict.state == "running"
+    user.stop(record, grace_s=0)
+
+
 def test_attach_goes_on_in_the_middle_of_a_line_where_a_killed_follower_was(user: Controller) -> None:
     record = user.submit("print('abc'); print('def')")
     wait_for(lambda: user.status(record).verdict.state == "finished", "the end")
