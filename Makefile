@@ -8,7 +8,7 @@ SHELL := bash
 
 STACK ?= local
 PYTHON ?= python3
-# `source activate` gives a shell the engine, the backend and the virtual environment of this checkout.
+# `source ./activate` gives a shell the engine, the backend and the virtual environment of this checkout.
 ACTIVATE = source ./activate
 
 help: ## This list

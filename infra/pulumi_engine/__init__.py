@@ -1,7 +1,7 @@
 """Gets the Pulumi engine (CLI and Python language host) and points it at this checkout: backend, passphrase, PATH.
 
     find_pulumi(root)   the CLI that `make setup` put under <root>/.trainstack/bin
-    environment(root)   the environment to run it in; `source activate` sets the same in a shell
+    environment(root)   the environment to run it in; `source ./activate` sets the same in a shell
     install(root)       takes the CLI from PATH, the official installer or its Go modules, whichever works first
     initialise(root)    passphrase, file backend and the stack `local`
 

@@ -23,7 +23,7 @@ class Checkout:
         self.path = path
 
     def shell(self, line: str, *, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        """Run `line` in bash after `source activate`, without a terminal; checks the exit code unless it is None."""
+        """Run `line` in bash after `source ./activate`, without a terminal; checks the exit code unless it is None."""
         done = subprocess.run(
             ["bash", "-c", f"source ./activate && {line}"],
             cwd=self.path,

@@ -1,4 +1,4 @@
-"""`source activate` in a shell and environment() in Python say the same, wherever the checkout is."""
+"""`source ./activate` in a shell and environment() in Python say the same, wherever the checkout is."""
 
 from __future__ import annotations
 
@@ -84,6 +84,19 @@ def test_after_activate_python_reads_and_writes_utf_8_in_any_locale(shell: str, 
     script = f'. "$1/activate"; LC_ALL=C "{sys.executable}" -c "import sys; print(sys.argv[1])" "$1"'
     done = in_shell(shell, script, checkout)
     assert (done.stdout, done.stderr) == (f"{checkout}\n", "")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_line_of_the_readme_finds_ours_though_another_activate_is_on_the_path(shell: str, checkout: Path) -> None:
+    """conda, pyenv-virtualenv and every active virtual environment put one there."""
+    others = checkout / "others"
+    others.mkdir()
+    (others / "activate").write_text("OF_ANOTHER=yes\n")
+    line = next(line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("source "))
+    done = in_shell(
+        shell, f'PATH="$1:$PATH"\n{line}\necho "${{OF_ANOTHER:-}}|$(command -v pulumi)"', others, folder=checkout
+    )
+    assert done.stdout.strip() == f"|{bin_folder(checkout) / 'pulumi'}", done.stderr
 
 
 @pytest.mark.parametrize("shell", SHELLS)
