@@ -55,14 +55,18 @@ def ssh(context: Context, node: str = "", stack: str = "") -> None:  # noqa: ARG
     """
     Opens a shell on a node, or runs there what stands after `--`.
 
-    Only the stack's key and host keys are used; your ~/.ssh and agent are left out.
+    Only the stack's key and host keys are used; your ~/.ssh and agent are left out. A command reads from the terminal;
+    where there is none its stdin is empty, so that a `while read` loop around it keeps its lines.
 
     Example: fab ssh --node node-1 -- df -h
     """
     root = project_root()
     cluster = read_cluster(root, stack or current_stack(root))
     where = cluster.node(node) if node else cluster.head
-    words = ssh_command(cluster, where, after_dashes(), root=root)
+    command = after_dashes()
+    words = ssh_command(cluster, where, command, root=root)
+    if command and not os.isatty(0):
+        words.insert(1, "-n")
     try:
         # ssh takes this process's place: so its exit code, its signals and its terminal are ssh's own.
         os.execvp(words[0], words)  # noqa: S606

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 from infra import leftovers, receipt
-from infra.errors import ContractError, EngineError, InfraError
+from infra.errors import ContractError, EngineError, InfraError, SpecError
+from infra.providers.base import Deployment
 from infra.pulumi_engine import environment, find_pulumi
 from infra.stack import current_stack, project_root, read_cluster
 
@@ -28,7 +29,8 @@ _ENDING_S = 10.0
 def destroy(root: Path, stack: str) -> None:
     """Destroy `stack` and everything with its tag. Repeating it, or having nothing to destroy, is success.
 
-    Raises EngineError when the engine can't go on, LeftoversError while anything is left.
+    Raises EngineError when the engine can't go on, LeftoversError while anything is left, SpecError for a stack that
+    nobody knows.
     """
     try:
         cluster = read_cluster(root, stack)
@@ -39,7 +41,19 @@ def destroy(root: Path, stack: str) -> None:
     leftovers.sweep(root, stack)
     if failure is not None:
         raise failure
+    if cluster is None and not stack_exists(root, stack):
+        raise SpecError(
+            f"nothing was destroyed: there is no stack {stack}, neither in Pulumi's state nor in "
+            f"{Deployment(root=root, stack=stack).stack_file}: name it with --stack (make destroy STACK=…)"
+        )
     print(receipt.text(cluster) if cluster else f"stack {stack}: nothing was up, nothing was charged")
+
+
+def stack_exists(root: Path, stack: str) -> bool:
+    """Whether the checkout has the stack's file, or the engine its state. A mistyped name must not read as destroyed."""
+    if Deployment(root=root, stack=stack).stack_file.exists():
+        return True
+    return NO_STACK not in _pulumi(root, stack, "config").stderr
 
 
 def _destroy_by_engine(root: Path, stack: str) -> EngineError | None:

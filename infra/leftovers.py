@@ -46,6 +46,8 @@ def check(root: Path, stack: str) -> None:
     found = find(root, stack)
     if not found:
         print(f"stack {stack}: nothing is left")
+        if not (file := Deployment(root=root, stack=stack).stack_file).exists():
+            print(f"note: there is no {file}: was another stack meant?", file=sys.stderr)
         return
     print(table(found))
     removal = shlex.join(["fab", "leftovers", "--stack", stack, "--remove"])

@@ -26,6 +26,8 @@ from launcher.record import RunRecord, Runs
 
 GIVE_UP_S = 300.0
 """A node that can't be reached for so long ends the following (not the run)."""
+_STEADY_S = 5.0
+"""A stream that held for so long was a connection; one that broke sooner counts as a node out of reach."""
 _BACKOFF_S = (1.0, 2.0, 5.0, 10.0)
 
 Line = tuple[str, bytes]
@@ -166,6 +168,7 @@ def _follow_node(
 
     try:
         while not stop.is_set():
+            began = time.monotonic()
             try:
                 code = fleet.shell(node.name).stream(node_command(node, record, "tail", str(log.size)), take)
                 lines.put(
@@ -173,6 +176,8 @@ def _follow_node(
                 )
                 return
             except (ConnectionLost, ConnectError) as error:
+                if isinstance(error, ConnectionLost) and time.monotonic() - began > _STEADY_S:
+                    since, tries = time.monotonic(), 0  # it was there until now, though it had nothing to say
                 if time.monotonic() - since > GIVE_UP_S:
                     lines.put(error)
                     return

@@ -37,6 +37,8 @@ os.execv(sys.executable, [sys.executable, os.path.join(folder, "node"), "start",
 
 _ASK = 'if test -x "$0" && test -e "$1"; then exec "$0" "$@"; else echo "{}"; fi'
 """Runs the node's side of a run, or says {} where the run (or its environment) isn't there."""
+_READ = 'if test -x "$0" && test -e "$1"; then exec "$0" "$@"; fi'
+"""The same for a command whose output is the log itself: nothing where there is no run."""
 
 
 def start_supervisor(shell: Shell, record: RunRecord, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +84,8 @@ def ask(
 def node_command(node: Node, record: RunRecord, name: str, *rest: str) -> list[str]:
     """The argument list that runs the node's side of `record`."""
     folder = record.folder_on(node.work_dir)
-    return ["sh", "-c", _ASK, record.interpreters[node.name], f"{folder}/node", name, folder, *rest]
+    script = _READ if name in ("tail", "cat") else _ASK
+    return ["sh", "-c", script, record.interpreters[node.name], f"{folder}/node", name, folder, *rest]
 
 
 def ask_all(fleet: Fleet, record: RunRecord) -> list[NodeSays]:

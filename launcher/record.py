@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -98,6 +99,10 @@ class Runs:
         path = self.path(record.id)
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / "run.json", dataclasses.asdict(record))
+
+    def forget(self, record: RunRecord) -> None:
+        """Removes the run's folder: for a run that never was."""
+        shutil.rmtree(self.path(record.id))
 
     def load(self, run: str) -> RunRecord:
         """The run whose id starts or ends with `run`. NoRunError when there is none, or more than one."""

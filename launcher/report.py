@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -93,11 +94,24 @@ def close(fleet: Fleet, status: RunStatus, *, root: Path) -> str:
     """Fetches what the run left, writes report.json, and returns the closing text."""
     record = status.record
     offset = record.clock_offsets_s.get(fleet.cluster.head.name, 0.0)
-    summary = summarise(record, fetch_metrics(fleet, record, root=root), offset_s=offset)
+    events = fetch_metrics(fleet, record, root=root) if _was_on_head(status) else []
+    summary = summarise(record, _until(events, status), offset_s=offset)
     folder = Runs(root).path(record.id)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "report.json", {**status.to_json(), "summary": dataclasses.asdict(summary)})
     return closing_text(status, summary)
+
+
+def _was_on_head(status: RunStatus) -> bool:
+    """Whether the head ran it: the metrics of an experiment may be another run's."""
+    return any(says.rank == 0 and says.state not in ("absent", "unreachable") for says in status.nodes)
+
+
+def _until(events: Sequence[dict[str, Any]], status: RunStatus) -> list[dict[str, Any]]:
+    """Without what a later run of the same experiment wrote. Both times are the head's clock."""
+    ends = [says.facts.get("ended_at") for says in status.nodes if says.rank == 0]
+    end = float(ends[0]) + 1 if ends and ends[0] else math.inf
+    return [event for event in events if float(event.get("time", 0.0)) <= end]
 
 
 def closing_text(status: RunStatus, summary: Summary) -> str:

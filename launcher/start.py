@@ -115,16 +115,19 @@ def submit(
     """Claims the nodes and starts the run. On return torchrun is starting on every node, detached.
 
     Raises BusyError when another run is on, PreparationError (or bootstrap's errors) when a node can't take it; then no
-    node is claimed any more and the record says failed.
+    node is claimed any more. The record says failed; of a run that was refused for another there is none, so that
+    attach, logs and stop without a name mean the run that is on.
     """
     runs = Runs(root)
     with _one_at_a_time(root, fleet.cluster.stack):
         record = make_record(fleet.cluster, plan, prepared=prepared, code=code)
         runs.save(record)
-        report(f"run {record.id} on {len(fleet.cluster.nodes)} nodes, {fleet.cluster.world_size} processes")
-        report(f"  follow: fab attach --run {record.id}    stop: fab stop --run {record.id}")
         try:
             record = _launch(fleet, record, plan, code=code)
+        except BusyError:
+            stop_all(fleet, record, grace_s=0)
+            runs.forget(record)
+            raise
         except BaseException as error:
             # Ctrl-C included: no node may stay claimed by a run that never started.
             with contextlib.suppress(BootstrapError, LauncherError):
@@ -133,6 +136,8 @@ def submit(
             runs.save(dataclasses.replace(record, state="failed", why=why))
             raise
         runs.save(record)
+        report(f"run {record.id} on {len(fleet.cluster.nodes)} nodes, {fleet.cluster.world_size} processes")
+        report(f"  follow: fab attach --run {record.id}    stop: fab stop --run {record.id}")
         return record
 
 
@@ -226,7 +231,7 @@ def _claimed(answers: Mapping[str, dict[str, Any]], record: RunRecord) -> Mappin
         if "busy" in answer:
             raise _busy(record.stack, name, answer["busy"])
         if not answer.get("ok"):
-            raise PreparationError(f"{name}: the supervisor didn't start: look at it with `fab ssh {name}`")
+            raise PreparationError(f"{name}: the supervisor didn't start: look at it with `fab ssh --node {name}`")
     return answers
 
 

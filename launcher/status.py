@@ -66,12 +66,16 @@ def recorded(record: RunRecord) -> RunStatus:
 
 
 def ask_status(fleet: Fleet, record: RunRecord, *, root: Path) -> RunStatus:
-    """Asks the nodes, and keeps the answer in the record."""
-    if not same_machines(fleet.cluster, record):
+    """Asks the nodes, and keeps the answer in the record. An end that is recorded stays, though its nodes be gone."""
+    nodes: tuple[NodeSays, ...] = ()
+    if same_machines(fleet.cluster, record):
+        nodes = tuple(ask_all(fleet, record))
+        verdict = judge(nodes)
+    else:
         verdict = Verdict(state="lost", why="its machines are gone: the stack has been created anew since")
-        return _keep(RunStatus(record=record, verdict=verdict), root=root)
-    nodes = tuple(ask_all(fleet, record))
-    return _keep(RunStatus(record=record, verdict=judge(nodes), nodes=nodes), root=root)
+    if record.state in FINAL and verdict.state in ("lost", "unreachable"):
+        verdict = recorded(record).verdict
+    return _keep(RunStatus(record=record, verdict=verdict, nodes=nodes), root=root)
 
 
 def same_machines(cluster: Cluster, record: RunRecord) -> bool:

@@ -52,7 +52,7 @@ def train(
     Exit codes: 0 finished, 1 failed, 2 bad recipe or script, 3 another run is on, 4 lost, 5 unreachable, 75 stopped,
     130 detached.
 
-    Example: fab train --strategy fsdp --set steps=100
+    Example: fab train --strategy fsdp --set training.steps=100
     Example: fab train --script my_train.py -- --epochs 3
     """
     from bootstrap.arguments import after_dashes
@@ -161,6 +161,8 @@ def logs(
             write_line(of, line)
 
     record = _bring_logs_here(run, stack, strict=follow)
+    if number is not None and number >= (ranks := record.read_cluster().world_size):
+        raise UsageError(f"--rank {number}: run {record.id} has ranks 0 to {ranks - 1}")
     if node is not None:
         record.read_cluster().node(node)
     _show_local(root, record, node, number)

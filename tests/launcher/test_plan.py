@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from launcher import start
 from launcher.errors import NoRunError, UsageError
 from launcher.record import Runs
+from launcher.tasks import DEFAULT_RECIPE, train
 
 
 @pytest.fixture
@@ -30,6 +32,13 @@ def test_a_recipe_gives_its_experiment_and_stays_relative_to_the_checkout(checko
     plan = start.plan_recipe(checkout, "trainer/recipes/demo.yaml", settings=["steps=5"], name=None, world_size=4)
     assert (plan.experiment, plan.settings) == ("demo-run", ("steps=5",))
     assert plan.recipe_on_node == "trainer/recipes/demo.yaml"
+
+
+def test_the_examples_in_the_help_are_accepted_by_the_trainer() -> None:
+    root = Path(start.__file__).parents[1]
+    settings = re.findall(r"Example: fab train .*--set (\S+)", train.__doc__ or "")
+    assert settings
+    start.plan_recipe(root, DEFAULT_RECIPE, settings=settings, name=None, world_size=4)
 
 
 def test_a_recipe_from_elsewhere_goes_along(checkout: Path, tmp_path: Path) -> None:

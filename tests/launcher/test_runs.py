@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from stand_in_fleet import LocalFleet, LocalShell
 from bootstrap.errors import ConnectionLost, SeveralNodes
 from launcher import nodes, start
 from launcher.errors import BusyError, Detached, PreparationError, RunFailed, RunStopped, RunUnreachable
-from launcher.follow import fetch, follow, log_path, read_local
+from launcher.follow import GIVE_UP_S, fetch, follow, log_path, read_local
 from launcher.node import processes
 from launcher.record import RunRecord, Runs
 from launcher.report import close, raise_for
@@ -182,8 +183,8 @@ def test_of_two_starts_one_runs_and_the_other_says_how_to_reach_it(user: Control
         user.submit(SLEEP)
     assert error.value.exit_code == 3
     assert user.status(record).verdict.state in ("preparing", "running")
-    failed = [r for r in Runs(user.root).newest_first("test") if r.id != record.id]
-    assert [(r.state, record.id in r.why) for r in failed] == [("failed", True)]
+    assert Runs(user.root).latest("test").id == record.id  # so `fab stop` and `fab attach` mean the run that is on
+    assert not any("follow:" in line and record.id not in line for line in user.said)
     user.stop(record, grace_s=0)
 
 
@@ -258,6 +259,33 @@ def test_nodes_that_stay_out_of_reach_end_the_following_and_not_the_run(
     user.stop(record, grace_s=0)
 
 
+def test_a_connection_lost_after_a_long_silence_is_made_again(
+    user: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most ranks print nothing for hours: then silence says nothing about how long a node was out of reach."""
+    now = [1000.0]
+    monkeypatch.setattr("launcher.follow.time", SimpleNamespace(monotonic=lambda: now[0]))
+    go = tmp_path / "go"
+    record = user.submit(f"import os, time\nprint('ready')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)")
+    ended: list[object] = []
+
+    def follow_it() -> None:
+        try:
+            user.follow(record)
+        except RunUnreachable as error:
+            ended.append(error)
+
+    follower = threading.Thread(target=follow_it)
+    follower.start()
+    wait_for(lambda: len(user.shown) == 4, "a word of each rank")
+    now[0] += 10 * GIVE_UP_S
+    user.fleet.cut("node-1")
+    user.fleet.mend("node-1")
+    go.touch()
+    follower.join()
+    assert ended == []
+
+
 def test_attach_goes_on_in_the_middle_of_a_line_where_a_killed_follower_was(user: Controller) -> None:
     record = user.submit("print('abc'); print('def')")
     wait_for(lambda: user.status(record).verdict.state == "finished", "the end")
@@ -320,3 +348,46 @@ def test_a_connection_lost_before_the_word_to_go_gives_the_nodes_back(
     record = user.submit("print()")
     user.follow(record)
     assert user.status(record).verdict.state == "finished"
+
+
+def test_a_run_that_could_not_be_started_stays_failed_and_has_no_output(
+    user: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> dict[str, Any]:
+        raise PreparationError("node-0: disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "start_supervisor", full)
+        with pytest.raises(Exception, match="disk full"):
+            user.submit(SLEEP)
+    record = Runs(user.root).latest("test")
+    user.follow(record)
+    status = user.status(record)
+    assert (user.shown, status.verdict.state, "disk full" in status.verdict.why) == ([], "failed", True)
+    assert Runs(user.root).load(record.id).state == "failed"
+
+
+def test_a_recorded_end_outlives_its_machines(user: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = user.submit("print()")
+    user.follow(record)
+    ended = user.status(record).record
+    new = [dataclasses.replace(node, host_key=f"ssh-ed25519 new {node.name}") for node in user.fleet.cluster.nodes]
+    monkeypatch.setattr(user.fleet, "cluster", dataclasses.replace(user.fleet.cluster, nodes=tuple(new)))
+    assert user.status(ended).verdict.state == "finished"
+    assert Runs(user.root).load(record.id).state == "finished"
+
+
+def test_the_figures_of_a_run_are_its_own(user: Controller) -> None:
+    """Runs of one experiment share a metrics file: what a later or another run wrote there doesn't count."""
+    record = user.submit("print()")
+    user.follow(record)
+    status = user.status(record)
+    head_ended = status.nodes[0].facts["ended_at"]
+    metrics = Path(record.output_dir) / "metrics.jsonl"
+    metrics.parent.mkdir(parents=True, exist_ok=True)
+    events = [
+        {"event": "step", "step": step, "time": head_ended + after_s, "loss": 1.0} for step, after_s in ((7, 0), (8, 60))
+    ]
+    metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert "step 7 " in close(user.fleet, status, root=user.root)  # type: ignore[arg-type]
+    assert "step" not in close(user.fleet, dataclasses.replace(status, nodes=()), root=user.root)  # type: ignore[arg-type]
