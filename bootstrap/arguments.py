@@ -34,6 +34,8 @@ def refuse_what_cannot_be_read() -> None:
         try:
             read()
         except (ParseError, ValueError) as error:
-            raise Exit(f"error: {error} (`fab --list` shows the tasks, `fab --help TASK` its options)", code=2) from None
+            raise Exit(
+                f"error: {error} (`fab --list` shows the tasks, `fab --help TASK` its options)", code=2
+            ) from None
 
     program.parse_tasks = parse_tasks

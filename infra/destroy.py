@@ -50,7 +50,7 @@ def destroy(root: Path, stack: str) -> None:
 
 
 def stack_exists(root: Path, stack: str) -> bool:
-    """Whether the checkout has the stack's file, or the engine its state. A mistyped name must not read as destroyed."""
+    """Whether the checkout has the stack's file, or the engine its state. A mistyped name isn't a destroyed stack."""
     if Deployment(root=root, stack=stack).stack_file.exists():
         return True
     return NO_STACK not in _pulumi(root, stack, "config").stderr

@@ -386,7 +386,8 @@ def test_the_figures_of_a_run_are_its_own(user: Controller) -> None:
     metrics = Path(record.output_dir) / "metrics.jsonl"
     metrics.parent.mkdir(parents=True, exist_ok=True)
     events = [
-        {"event": "step", "step": step, "time": head_ended + after_s, "loss": 1.0} for step, after_s in ((7, 0), (8, 60))
+        {"event": "step", "step": step, "time": head_ended + after_s, "loss": 1.0}
+        for step, after_s in ((7, 0), (8, 60))
     ]
     metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
     assert "step 7 " in close(user.fleet, status, root=user.root)  # type: ignore[arg-type]
