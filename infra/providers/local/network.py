@@ -22,11 +22,6 @@ def node_names(count: int) -> list[str]:
     return [f"node-{rank}" for rank in range(count)]
 
 
-def node_address(subnet: str, rank: int) -> str:
-    """The node's address in `subnet`, such as "10.83.7.0/24"."""
-    return str(ipaddress.IPv4Network(subnet).network_address + FIRST_NODE_PART + rank)
-
-
 def prepare_folders(layout: Layout, *, nodes: int, shared: bool) -> None:
     """Make every node's folder before any node: each covers the others' folders, so they must be there."""
     layout.folder.mkdir(parents=True, exist_ok=True)

@@ -160,9 +160,10 @@ def _write_disk(node: NodeLayout, request: NodeRequest) -> str:
 
 def _start_in_namespace(node: NodeLayout, request: NodeRequest) -> str:
     """Wire the node to the hub and start it; returns its address."""
-    address = network.node_address(request.subnet, request.rank)
-    network.plug_in(node.stack, name=node.name, address=address, prefix=int(request.subnet.partition("/")[2]))
-    _write_etc(node, request)
+    base, _, prefix = request.subnet.partition("/")
+    address = f"{base.rpartition('.')[0]}.{network.FIRST_NODE_PART + request.rank}"
+    network.plug_in(node.stack, name=node.name, address=address, prefix=int(prefix))
+    _write_etc(node, address)
     _write_sshd_config(node, address=address, port=22)
     others = [node.stack.node(name).folder for name in network.node_names(request.nodes) if name != node.name]
     script = isolation.init_script(
@@ -234,11 +235,8 @@ def _uv_cache(node: NodeLayout) -> str:
     return done.stdout.strip()
 
 
-def _write_etc(node: NodeLayout, request: NodeRequest) -> None:
-    """The node's own passwd (root's home is the node's), shadow (nobody has a password) and hosts.
-
-    All nodes stand in hosts: a node has no name server, and torch warns about each peer whose name it can't find.
-    """
+def _write_etc(node: NodeLayout, address: str) -> None:
+    """The node's own passwd (root's home is the node's), shadow (nobody has a password) and hosts."""
     accounts = [line.split(":") for line in Path("/etc/passwd").read_text(errors="replace").splitlines() if ":" in line]
     for account in accounts:
         if account[0] == "root":
@@ -246,9 +244,7 @@ def _write_etc(node: NodeLayout, request: NodeRequest) -> None:
     (node.etc / "passwd").write_text("".join(":".join(account) + "\n" for account in accounts))
     (node.etc / "passwd").chmod(0o644)
     _private(node.etc / "shadow", "".join(f"{account[0]}:*:19000:0:99999:7:::\n" for account in accounts))
-    names = network.node_names(request.nodes)
-    peers = "".join(f"{network.node_address(request.subnet, rank)} {name}\n" for rank, name in enumerate(names))
-    (node.etc / "hosts").write_text(f"127.0.0.1 localhost\n{peers}")
+    (node.etc / "hosts").write_text(f"127.0.0.1 localhost\n{address} {node.name}\n")
 
 
 def _controller_files(layout: Layout) -> list[Path]:
