@@ -106,8 +106,15 @@ def _ends(pid: object) -> bool:
 
 def _is_engine(pid: object) -> bool:
     """Whether process `pid` lives and is a pulumi: a killed one's number may belong to another program by now."""
-    done = subprocess.run(["ps", "-o", "stat=,comm=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    state, _, name = done.stdout.strip().partition(" ")
+    if sys.platform == "linux":  # `ps` is missing on slim images
+        try:
+            name, _, rest = Path(f"/proc/{int(str(pid))}/stat").read_text(errors="replace").rpartition(")")
+        except (OSError, ValueError):
+            return False
+        state = rest.split()[0]
+    else:
+        done = subprocess.run(["ps", "-o", "stat=,comm=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        state, _, name = done.stdout.strip().partition(" ")
     return "pulumi" in name and not state.startswith("Z")  # Z: ended, and its parent hasn't noticed
 
 

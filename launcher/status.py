@@ -85,8 +85,6 @@ def same_machines(cluster: Cluster, record: RunRecord) -> bool:
 
 def table(statuses: Sequence[RunStatus]) -> str:
     """For people: a line a run."""
-    if not statuses:
-        return "no runs yet: start one with `fab train`"
     rows = [("RUN", "EXPERIMENT", "STATE", "AGE", "WHY")]
     for status in statuses:
         record = status.record

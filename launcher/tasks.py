@@ -120,7 +120,10 @@ def status(_context: Context, run: str | None = None, json: bool = False, stack:
     stack = stack or current_stack(root)
     records = [runs.load(run)] if run else list(islice(runs.newest_first(stack), SHOWN))
     statuses = stack_status(root, stack, records)
-    _say(_as_json([s.to_json() for s in statuses]) if json else table(statuses))
+    if json:
+        _say(_as_json([s.to_json() for s in statuses]))
+    else:
+        _say(table(statuses) if statuses else f"stack {stack}: no runs yet: start one with `fab train`")
 
 
 @task(
@@ -194,7 +197,8 @@ def stop(_context: Context, run: str | None = None, grace_s: int = 120, stack: s
         if not open_runs:
             _say(f"stack {name}: there is nothing to stop")
             return
-        run = open_runs[0].id
+        # A run that is lost with its machines never ends: it must not hide one that is on.
+        run = min(open_runs, key=lambda record: record.state == "lost").id
     with _run_on_its_fleet(run, stack) as (_, fleet, record):
         stopped = stop_run(fleet, record, root=root, grace_s=float(grace_s))
         _say(close(fleet, stopped.status, root=root))

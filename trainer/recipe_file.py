@@ -106,6 +106,7 @@ def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str
     if kind == "extra_forbidden":
         known = _keys_at(location[:-1])
         close = difflib.get_close_matches(str(location[-1]), known, n=1)
+        close = close or _keys_named(str(location[-1]))
         hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(known)}."
         return f"{where} is an unknown key; {hint}"
     if kind == "missing":
@@ -131,3 +132,13 @@ def _keys_at(location: Sequence[str | int]) -> list[str]:
         assert isinstance(annotation, type)
         section = annotation
     return list(section.model_fields)
+
+
+def _keys_named(name: str) -> list[str]:
+    """Dotted keys of the sections that are called `name`: someone wrote `steps` and meant `training.steps`."""
+    found = []
+    for section, field in Recipe.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and name in annotation.model_fields:
+            found.append(f"{section}.{name}")
+    return found

@@ -75,6 +75,7 @@ def test_a_strategy_may_be_a_plain_name() -> None:
     ("override", "message"),
     [
         ("training.step=3", "did you mean 'steps'?"),
+        ("steps=3", "did you mean 'training.steps'?"),
         ("training.steps=1.5", "whole number"),
         ("training.steps=0", "training.steps"),
         ("optimizer.learning_rate=nan", "finite"),
