@@ -81,16 +81,24 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    source: Literal["stdlib", "path"] = "stdlib"
-    path: Text | None = None
+    source: Literal["stdlib", "path", "shards", "jsonl"] = "stdlib"
+    path: Text | None = None  # file or folder; for shards what `prepare` wrote, also s3:// or gs://
     sequence_length: Positive
-    held_out_share: Annotated[float, BeforeValidator(_number), Field(gt=0, lt=1)] = 0.05
-    limit_mib: AboveZero = 16.0  # read at most this much, in MiB
+    held_out_share: Annotated[float, BeforeValidator(_number), Field(gt=0, lt=1)] = 0.05  # shards: set by `prepare`
+    limit_mib: AboveZero = 16.0  # stdlib and path: read at most this much, in MiB
+    packing: Literal["stream", "documents"] = "stream"  # documents: attention stays within a document
+    cache_dir: Text | None = None  # shards in object storage: where they are kept on each node; default ~/.cache
+    cache_gib: AboveZero | None = None  # … and how much of the disk they may take, in GiB; default: no limit
+    tokenizer: Text = "bytes"  # jsonl: bytes, a tokenizer.json, a folder or a hub name
+    prompt_key: Text | None = "prompt"  # jsonl: text before the response, which isn't trained on; null: there is none
+    response_key: Text = "response"  # jsonl: text that is trained on
 
     @model_validator(mode="after")
-    def _path(self) -> DataSection:
-        if self.source == "path" and not self.path:
-            raise ValueError("source 'path' needs the key data.path, a file or a folder")
+    def _keys(self) -> DataSection:
+        if self.source != "stdlib" and not self.path:
+            raise ValueError(f"source {self.source!r} needs the key data.path, a file or a folder")
+        if self.source == "jsonl" and self.packing == "documents":
+            raise ValueError("packing 'documents' is for streams of documents; source 'jsonl' never packs")
         return self
 
 
