@@ -18,7 +18,7 @@ from trainer.checkpoint import Checkpoints
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe, accumulation_steps
 from trainer.data.batches import IGNORED, Batch
-from trainer.data.opening import Data, open_together, scored
+from trainer.data.opening import Data, check_packing, open_together, scored
 from trainer.data.prefetch import Feed, StepData
 from trainer.distributed import Processes, processes
 from trainer.errors import CheckpointError, ConfigError, NonFiniteLoss, Stopped
@@ -89,6 +89,7 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
         return optim.make_optimizer(recipe.optimizer, parameters)
 
     model = Llama(recipe.model).to(here.device)
+    check_packing(recipe.data, model)
     size = sum(weight.numel() for weight in model.parameters())
     strategy.prepare(model, make_optimizer)
 

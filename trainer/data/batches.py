@@ -78,8 +78,8 @@ def pack(
     inputs = np.zeros((size, length), dtype=np.int64)
     targets = np.full((size, length), IGNORED, dtype=np.int64)
     for row, window in enumerate(windows):
-        inputs[row] = window[:-1]
-        targets[row] = np.where(window[:-1] == separator, IGNORED, window[1:])
+        inputs[row], targets[row] = window[:-1], window[1:]
+    targets[: len(windows)][inputs[: len(windows)] == separator] = IGNORED
     if packing == "stream":
         return inputs, targets
     ends = inputs == separator

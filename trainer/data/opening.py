@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.config import Recipe
+from trainer.config import DataSection, Recipe
 from trainer.data import cache, examples, manifest, shards, sources
 from trainer.data.batches import Samples, Windows
 from trainer.data.storage import Folder
@@ -78,6 +79,15 @@ def open_together(recipe: Recipe, here: _Ranks, *, vocabulary: int) -> Data:
         )
     assert data is not None
     return data
+
+
+def check_packing(config: DataSection, model: Any) -> None:
+    """Refuses packing "documents" for a model that would attend across the documents of a window."""
+    if config.packing == "documents" and "documents" not in inspect.signature(model.forward).parameters:
+        raise ConfigError(
+            f"data.packing 'documents' needs a model whose forward takes `documents`, and {type(model).__name__} "
+            "doesn't: it would attend from one document to the next; use data.packing: stream."
+        )
 
 
 def scored(recipe: Recipe, held_out: Samples) -> int:

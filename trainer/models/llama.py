@@ -30,6 +30,15 @@ def rotate(x: Tensor, theta: float) -> Tensor:
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x.dtype)
 
 
+def within_documents(documents: Tensor) -> Tensor:
+    """Which positions see which: [batch, time] document numbers → [batch, 1, time, time], true where one may attend.
+
+    Positions needn't restart with a document: rotary attention depends on their differences alone.
+    """
+    causal = torch.ones(documents.shape[1], documents.shape[1], dtype=torch.bool, device=documents.device).tril()
+    return (documents[:, None, :, None] == documents[:, None, None, :]) & causal
+
+
 class Attention(nn.Module):
     def __init__(self, config: ModelSection) -> None:
         super().__init__()
@@ -40,7 +49,7 @@ class Attention(nn.Module):
         self.value = nn.Linear(config.width, config.kv_heads * self.head_width, bias=False)
         self.output = nn.Linear(config.heads * self.head_width, config.width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         batch, time, _ = x.shape
         # [batch, time, heads × head_width] → [batch, heads, time, head_width]
         query = self.query(x).view(batch, time, self.heads, self.head_width).transpose(1, 2)
@@ -50,7 +59,7 @@ class Attention(nn.Module):
         # each key/value head serves heads / kv_heads query heads → [batch, heads, time, head_width]
         groups = self.heads // self.kv_heads
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
         # [batch, heads, time, head_width] → [batch, time, width]
         result: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, time, -1))
         return result
@@ -66,8 +75,8 @@ class Block(nn.Module):
         self.up = nn.Linear(config.width, config.feed_forward, bias=False)
         self.down = nn.Linear(config.feed_forward, config.width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask)
         y = self.feed_forward_norm(x)
         result: Tensor = x + self.down(functional.silu(self.gate(y)) * self.up(y))
         return result
@@ -87,10 +96,14 @@ class Llama(nn.Module):
             residual = name.endswith(("output.weight", "down.weight"))
             nn.init.normal_(weight, std=0.02 / (2 * config.layers) ** 0.5 if residual else 0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """tokens: [batch, time] int64 → logits: [batch, time, vocabulary]."""
+    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
+        """tokens: [batch, time] int64 → logits: [batch, time, vocabulary].
+
+        documents: the number of each token's document in its row; attention then stays within documents.
+        """
         x = self.embedding(tokens)
+        mask = None if documents is None else within_documents(documents)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, mask)
         logits: Tensor = self.head(self.norm(x))
         return logits
