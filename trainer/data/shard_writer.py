@@ -144,14 +144,16 @@ class _Writer:
         self._documents: list[NDArray[Any]] = []
         self._tokens = 0
 
-    def add(self, ids: NDArray[np.uint32], *, source: str) -> None:
+    def add(self, ids: NDArray[Any], *, source: str) -> None:
         top, separator = int(ids.max()), self._tokenizer.separator
         if top >= self._tokenizer.vocabulary or bool((ids == separator).any()):
             raise DataError(
                 f"{source}: tokenizer {self._tokenizer.name} gave an id inside a document that is its separator or "
                 "above its vocabulary; use its own tokenizer.json, or another --separator."
             )
-        self._documents.append(np.append(ids, np.uint32(separator)).astype(self._dtype))
+        document = np.empty(len(ids) + 1, dtype=self._dtype)
+        document[:-1], document[-1] = ids, separator
+        self._documents.append(document)
         self._tokens += len(ids) + 1
         if self._tokens >= self._limit:
             self._finish()

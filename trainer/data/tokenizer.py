@@ -31,10 +31,13 @@ class Tokenizer:
     definition: str | None = field(repr=False)
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def encode(self, texts: list[str]) -> list[NDArray[np.uint32]]:
-        """One array of ids a text, without separators. Special tokens spelled out in a text are plain text."""
+    def encode(self, texts: list[str]) -> list[NDArray[Any]]:
+        """One array of ids a text, of any unsigned type and without separators.
+
+        Special tokens spelled out in a text are plain text.
+        """
         if self.definition is None:
-            return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32) for text in texts]
+            return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
         encoder = self._encoder()
         pieces = [_pieces(text) for text in texts]
         encoded = encoder.encode_batch_fast([piece for parts in pieces for piece in parts], add_special_tokens=False)
