@@ -10,20 +10,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import Optimizer
 
 from trainer import optim
 from trainer.checkpoint import Checkpoints
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe, accumulation_steps
-from trainer.data.batches import IGNORED, Batch
+from trainer.data.batches import Batch
 from trainer.data.opening import Data, check_packing, open_together, scored
 from trainer.data.prefetch import Feed, StepData
 from trainer.distributed import Processes, processes
 from trainer.errors import CheckpointError, ConfigError, NonFiniteLoss, Stopped
+from trainer.loss import LossSum
 from trainer.metrics import Metrics, progress_line
-from trainer.models.llama import Llama
+from trainer.models.build import build, check_fits, vocabulary
 from trainer.strategies import Strategy, make_strategy
 
 
@@ -47,6 +47,7 @@ class Run:
     recipe: Recipe
     here: Processes
     strategy: Strategy
+    loss_sum: LossSum
     data: Data
     checkpoints: Checkpoints
     metrics: Metrics
@@ -81,17 +82,17 @@ def train(recipe: Recipe) -> None:
 
 
 def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
-    data = open_together(recipe, here, vocabulary=recipe.model.vocabulary)
-    torch.manual_seed(recipe.seed)  # the same weights on every rank, whatever the strategy
+    data = open_together(recipe, here, vocabulary=vocabulary(recipe.model))
     strategy = make_strategy(here, recipe.strategy, precision=recipe.training.precision)
 
     def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
         return optim.make_optimizer(recipe.optimizer, parameters)
 
-    model = Llama(recipe.model).to(here.device)
-    check_packing(recipe.data, model)
-    size = sum(weight.numel() for weight in model.parameters())
-    strategy.prepare(model, make_optimizer)
+    built = build(recipe, here.device, deferred=strategy.shards_parameters)
+    check_packing(recipe.data, built.model)
+    check_fits(built.model, ids=data.vocabulary, length=recipe.data.sequence_length)
+    size = sum(weight.numel() for weight in built.model.parameters())
+    strategy.prepare(built.model, make_optimizer)
 
     def say(text: str) -> None:
         if here.rank == 0:
@@ -99,7 +100,7 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
 
     checkpoints = Checkpoints(recipe.output, here, keep=recipe.checkpoint.keep, say=say)
     metrics = Metrics(recipe.output, active=here.rank == 0)
-    run = Run(recipe, here, strategy, data, checkpoints, metrics, stop)
+    run = Run(recipe, here, strategy, built.loss_sum, data, checkpoints, metrics, stop)
     say(f"{recipe.experiment}: {size:,} parameters, {here.world} ranks on {here.device.type}, {recipe.strategy.name}")
     metrics.event("start", 0, world=here.world, strategy=recipe.strategy.name, parameters=size)
     for note in data.notes:
@@ -183,22 +184,17 @@ def _accumulate(run: Run, data: StepData) -> float:
         scale = here.world / max(1, data.tokens)
 
         def forward(batch: Batch = batch, scale: float = scale) -> Tensor:
-            return _loss_sum(run, batch) * scale
+            return _loss_sum(run, batch)[0] * scale
 
         total += run.strategy.backward(forward, last=index == len(data.batches) - 1)
     return float(total) / here.world
 
 
-def _loss_sum(run: Run, batch: Batch) -> Tensor:
-    """Summed nats over the valid targets of a micro-batch."""
-    inputs, targets, *documents = (torch.from_numpy(part).to(run.here.device, non_blocking=True) for part in batch)
+def _loss_sum(run: Run, batch: Any) -> tuple[Tensor, int]:
+    """(summed loss, number of targets that count) of a micro-batch: nats, for a language model."""
     bf16 = run.recipe.training.precision == "bf16"
     with torch.autocast(run.here.device.type, dtype=torch.bfloat16, enabled=bf16):
-        logits = run.strategy.module(inputs, *documents)
-    # [batch, time, vocabulary] → [batch × time, vocabulary]
-    return functional.cross_entropy(
-        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
+        return run.loss_sum(run.strategy.module, batch, run.here.device)
 
 
 def _evaluate(run: Run) -> None:
@@ -206,6 +202,7 @@ def _evaluate(run: Run) -> None:
     here, micro, held_out = run.here, run.recipe.training.micro_batch_size, run.data.held_out
     if held_out is None:
         return
+    run.strategy.module.eval()
     count = scored(run.recipe, held_out)
     mine = list(range(here.rank, count, here.world))
     loss, tokens = 0.0, 0
@@ -213,8 +210,9 @@ def _evaluate(run: Run) -> None:
     for start in range(0, -(-count // here.world), micro):
         batch = held_out.read(mine[start : start + micro], size=micro)
         with torch.no_grad():
-            loss += float(_loss_sum(run, batch))
-        tokens += int((batch[1] != IGNORED).sum())
+            summed, counted = _loss_sum(run, batch)
+        loss, tokens = loss + float(summed), tokens + counted
+    run.strategy.module.train()
     loss, total = here.sum(loss, float(tokens))
     run.held_out_loss = loss / max(1.0, total)
     run.metrics.event("eval", run.step, loss=run.held_out_loss)

@@ -31,12 +31,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def held_out_loss(recipe: Recipe) -> float:
     """Nats per token of a unigram model with add-one smoothing."""
-    data = opening.open_data(recipe, vocabulary=recipe.model.vocabulary)
+    data = opening.open_data(recipe, vocabulary=None)
     if data.held_out is None:
         raise ConfigError("data: there is no held-out part to score; prepare the data with --split-share above 0.")
-    counts = 1.0 + _count(data.training, data.training.count, vocabulary=recipe.model.vocabulary)
+    counts = 1.0 + _count(data.training, data.training.count, vocabulary=data.vocabulary)
     nats = -np.log(counts / counts.sum())  # [vocabulary]
-    held_out = _count(data.held_out, opening.scored(recipe, data.held_out), vocabulary=recipe.model.vocabulary)
+    held_out = _count(data.held_out, opening.scored(recipe, data.held_out), vocabulary=data.vocabulary)
     data.close()
     return float((held_out * nats).sum() / held_out.sum())
 

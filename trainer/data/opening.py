@@ -33,8 +33,8 @@ class _Ranks(Protocol):
     def gather(self, value: Any) -> list[Any]: ...
 
 
-def open_data(recipe: Recipe, *, vocabulary: int) -> Data:
-    """vocabulary: the model's. Raises ConfigError or DataError."""
+def open_data(recipe: Recipe, *, vocabulary: int | None) -> Data:
+    """vocabulary: the model's, where the recipe says it. Raises ConfigError or DataError."""
     config = recipe.data
     if config.source == "shards":
         data = _open_shards(recipe, vocabulary=vocabulary)
@@ -52,12 +52,12 @@ def open_data(recipe: Recipe, *, vocabulary: int) -> Data:
             for tokens, seed in ((corpus.training, recipe.seed), (corpus.held_out, 0))
         ]
         data = Data(windows[0], windows[1], corpus.digest, sources.SEPARATOR + 1)
-    if data.vocabulary > vocabulary:
+    if vocabulary is not None and data.vocabulary > vocabulary:
         raise ConfigError(_too_small(data.vocabulary, vocabulary))
     return data
 
 
-def open_together(recipe: Recipe, here: _Ranks, *, vocabulary: int) -> Data:
+def open_together(recipe: Recipe, here: _Ranks, *, vocabulary: int | None) -> Data:
     """open_data on every rank; when one can't, or reads other tokens, all raise the same error."""
     data: Data | None = None
     error: TrainerError | None = None
@@ -95,14 +95,14 @@ def scored(recipe: Recipe, held_out: Samples) -> int:
     return min(held_out.count, recipe.training.evaluation_batches * recipe.training.global_batch_size)
 
 
-def _open_shards(recipe: Recipe, *, vocabulary: int) -> Data:
+def _open_shards(recipe: Recipe, *, vocabulary: int | None) -> Data:
     config = recipe.data
     folder = Folder(config.path or "")
     made = manifest.load(folder)
     highest = max(shard.max_id for shard in made.shards)
     if highest >= made.vocabulary:
         raise DataError(f"{folder.url} holds id {highest}, but its vocabulary is {made.vocabulary}; prepare it again.")
-    if made.vocabulary > vocabulary:
+    if vocabulary is not None and made.vocabulary > vocabulary:
         raise ConfigError(_too_small(made.vocabulary, vocabulary))
     if folder.remote:
         limit = None if config.cache_gib is None else int(config.cache_gib * 2**30)

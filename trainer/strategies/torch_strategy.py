@@ -22,6 +22,7 @@ class TorchStrategy:
 
     module: nn.Module
     optimizer: Optimizer
+    shards_parameters = False
 
     def clip_and_step(self, clip_norm: float) -> float:
         total = torch.nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm)
