@@ -51,7 +51,7 @@ def build(recipe: Recipe, device: torch.device, *, deferred: bool) -> Built:
 
 
 def build_shapes(recipe: Recipe) -> Built:
-    """The model on the meta device: every name, shape and type, and no memory."""
+    """The model on the meta device: every name, shape and type, and no memory; activations are not checkpointed."""
     section, code = recipe.model, None
     with torch.device("meta"):
         if isinstance(section, LlamaSection):
@@ -61,7 +61,6 @@ def build_shapes(recipe: Recipe) -> Built:
         else:
             code = UserCode(Path(section.module))
             model = code.build_model(recipe)
-    _checkpoint_activations(recipe, model)
     return Built(model, loss.user_loss_sum(code) if code else loss.loss_sum, code)
 
 
