@@ -14,6 +14,7 @@ from trainer.errors import TrainerError
 VERBS = {
     "prepare": ("turn text, JSONL, Parquet or a Hugging Face dataset into token shards", "trainer.data.prepare"),
     "verify": ("read every shard of a prepared dataset and compare it with the manifest", "trainer.data.verify"),
+    "footprint": ("predict the memory per rank under every strategy, and recommend one", "trainer.footprint"),
     "baseline": ("score byte frequencies on the held-out part: the loss to beat", "trainer.data.baseline"),
 }
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
 from trainer.errors import ConfigError
 from trainer.fields import AboveZero, Beta, Count, FromZero, InnerShare, Name, Positive, Section, Share, Text
-from trainer.models.sections import ModelSection
+from trainer.models.sections import ModelSection, ModuleSection
 from trainer.strategies import STRATEGIES
 
 
 class DataSection(Section):
-    source: Literal["stdlib", "path", "shards", "jsonl"] = "stdlib"
+    source: Literal["stdlib", "path", "shards", "jsonl", "module"] = "stdlib"  # module: build_data of the model's file
     path: Text | None = None  # file or folder; for shards what `prepare` wrote, also s3:// or gs://
     sequence_length: Positive
     held_out_share: InnerShare = 0.05  # shards: set by `prepare`
@@ -26,9 +26,16 @@ class DataSection(Section):
     prompt_key: Text | None = "prompt"  # jsonl: text before the response, which isn't trained on; null: there is none
     response_key: Text = "response"  # jsonl: text that is trained on
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_sequences(cls, values: Any) -> Any:
+        """Data of the user's own making need not be sequences."""
+        own = isinstance(values, dict) and values.get("source") == "module"
+        return {"sequence_length": 1, **values} if own else values
+
     @model_validator(mode="after")
     def _keys(self) -> DataSection:
-        if self.source != "stdlib" and not self.path:
+        if self.source not in ("stdlib", "module") and not self.path:
             raise ValueError(f"source {self.source!r} needs the key data.path, a file or a folder")
         if self.source == "jsonl" and self.packing == "documents":
             raise ValueError("packing 'documents' is for streams of documents; source 'jsonl' never packs")
@@ -81,6 +88,12 @@ class Recipe(Section):
     schedule: ScheduleSection = ScheduleSection()
     strategy: StrategySection
     checkpoint: CheckpointSection = CheckpointSection()
+
+    @model_validator(mode="after")
+    def _own_data(self) -> Recipe:
+        if self.data.source == "module" and not isinstance(self.model, ModuleSection):
+            raise ValueError("data.source 'module' means the file of model.module, which is missing; add it")
+        return self
 
     @property
     def output(self) -> Path:

@@ -7,9 +7,9 @@ per rank, with N parameters of which T are trained, and r micro-batches in a ste
   (arXiv:1910.02054), section 5; torch's fully_shard splits each parameter's first dimension;
 - DeepSpeed in bf16: parameters in bf16 (2 N), float32 masters (4 T) beside the optimizer state, same paper;
 - working: what the strategy holds beyond that. ddp: its buckets, once the gradients, and in bf16 autocast's copies of
-  the weights. DeepSpeed 1 and 2: a bucket of 500 million elements (its reduce_bucket_size by default). Sharded parameters: those outside
-  the repeated blocks and two blocks gathered (one in use, one fetched ahead), one block's gradients; and whole float32
-  gradients while a step has more than one micro-batch, unless they are sent each time;
+  the weights. DeepSpeed 1 and 2: a bucket of 500 million elements (its reduce_bucket_size by default). Sharded
+  parameters: those outside the repeated blocks and two blocks gathered (one in use, one fetched ahead), one block's
+  gradients; and whole float32 gradients while a step has more than one micro-batch, unless they are sent each time;
 - activations: what autograd saves in the recipe's own forward pass (trainer/models/activations.py), and the largest of
   it once more, for its gradient.
 peak: everything at once, when a step has several micro-batches; else activations and gradients aren't there together.

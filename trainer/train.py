@@ -16,14 +16,15 @@ from trainer import optim
 from trainer.checkpoint import Checkpoints
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe, accumulation_steps
-from trainer.data.batches import Batch
-from trainer.data.opening import Data, check_packing, open_together, scored
+from trainer.data.opening import Data, check_packing, open_together
 from trainer.data.prefetch import Feed, StepData
+from trainer.data.user_data import UserData, UserFeed
 from trainer.distributed import Processes, processes
 from trainer.errors import CheckpointError, ConfigError, NonFiniteLoss, Stopped
 from trainer.loss import LossSum
 from trainer.metrics import Metrics, progress_line
-from trainer.models.build import build, check_fits, vocabulary
+from trainer.models.build import build, check_fits, load_code, vocabulary
+from trainer.randomness import seed_for
 from trainer.strategies import Strategy, make_strategy
 
 
@@ -48,7 +49,7 @@ class Run:
     here: Processes
     strategy: Strategy
     loss_sum: LossSum
-    data: Data
+    data: Data | UserData
     checkpoints: Checkpoints
     metrics: Metrics
     stop: StopFlag
@@ -82,13 +83,17 @@ def train(recipe: Recipe) -> None:
 
 
 def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
-    data = open_together(recipe, here, vocabulary=vocabulary(recipe.model))
+    code = load_code(recipe)
+    if code is not None and recipe.data.source == "module":
+        data: Data | UserData = UserData(recipe, code, here)
+    else:
+        data = open_together(recipe, here, vocabulary=vocabulary(recipe.model))
     strategy = make_strategy(here, recipe.strategy, precision=recipe.training.precision)
 
     def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
         return optim.make_optimizer(recipe.optimizer, parameters)
 
-    built = build(recipe, here.device, deferred=strategy.shards_parameters)
+    built = build(recipe, here.device, code=code, deferred=strategy.shards_parameters)
     check_packing(recipe.data, built.model)
     check_fits(built.model, ids=data.vocabulary, length=recipe.data.sequence_length)
     size = sum(weight.numel() for weight in built.model.parameters())
@@ -132,13 +137,11 @@ def _resume(run: Run) -> None:
 
 
 def _loop(run: Run) -> None:
-    training, here = run.recipe.training, run.here
-    size, micro = training.global_batch_size, training.micro_batch_size
-    with Feed(run.data.training, size=size, micro=micro, rank=here.rank, world=here.world) as feed:
+    with run.data.feed(run.recipe, rank=run.here.rank, world=run.here.world) as feed:
         _steps(run, feed)
 
 
-def _steps(run: Run, feed: Feed) -> None:
+def _steps(run: Run, feed: Feed | UserFeed) -> None:
     training, here = run.recipe.training, run.here
     began, first_step = time.monotonic(), run.step
     logged, logged_tokens = began, 0
@@ -182,8 +185,10 @@ def _accumulate(run: Run, data: StepData) -> float:
         # Ranks hold unequal numbers of valid tokens, and strategies average over ranks: world / tokens makes that
         # average the mean over all tokens of the step.
         scale = here.world / max(1, data.tokens)
+        # What a forward pass draws (dropout) is the same in a resumed run.
+        torch.manual_seed(seed_for(run.recipe.seed, data.start, index, here.rank))
 
-        def forward(batch: Batch = batch, scale: float = scale) -> Tensor:
+        def forward(batch: Any = batch, scale: float = scale) -> Tensor:
             return _loss_sum(run, batch)[0] * scale
 
         total += run.strategy.backward(forward, last=index == len(data.batches) - 1)
@@ -198,20 +203,17 @@ def _loss_sum(run: Run, batch: Any) -> tuple[Tensor, int]:
 
 
 def _evaluate(run: Run) -> None:
-    """Mean nats per valid token over the held-out windows, divided over ranks."""
-    here, micro, held_out = run.here, run.recipe.training.micro_batch_size, run.data.held_out
-    if held_out is None:
+    """The mean loss over the held-out targets, divided over ranks."""
+    here = run.here
+    batches = run.data.held_out_batches(run.recipe, rank=here.rank, world=here.world)
+    if batches is None:
         return
     run.strategy.module.eval()
-    count = scored(run.recipe, held_out)
-    mine = list(range(here.rank, count, here.world))
     loss, tokens = 0.0, 0
-    # Every rank runs equally many forward passes, padded if need be: a sharded model needs all ranks in each.
-    for start in range(0, -(-count // here.world), micro):
-        batch = held_out.read(mine[start : start + micro], size=micro)
+    for batch, counts in batches:
         with torch.no_grad():
             summed, counted = _loss_sum(run, batch)
-        loss, tokens = loss + float(summed), tokens + counted
+        loss, tokens = loss + float(summed) * counts, tokens + counted * counts
     run.strategy.module.train()
     loss, total = here.sum(loss, float(tokens))
     run.held_out_loss = loss / max(1.0, total)

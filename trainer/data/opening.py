@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.config import DataSection, Recipe
 from trainer.data import cache, examples, manifest, shards, sources
-from trainer.data.batches import Samples, Windows
+from trainer.data.batches import Batch, Samples, Windows
+from trainer.data.prefetch import Feed
 from trainer.data.storage import Folder
 from trainer.errors import ConfigError, DataError, TrainerError
 
@@ -27,6 +28,23 @@ class Data:
     vocabulary: int  # ids are below this
     notes: tuple[str, ...] = ()
     close: Callable[[], None] = lambda: None
+
+    def feed(self, recipe: Recipe, *, rank: int, world: int) -> Feed:
+        training = recipe.training
+        return Feed(
+            self.training, size=training.global_batch_size, micro=training.micro_batch_size, rank=rank, world=world
+        )
+
+    def held_out_batches(self, recipe: Recipe, *, rank: int, world: int) -> Iterator[tuple[Batch, bool]] | None:
+        """(micro-batch, whether it counts) of one rank: equally many on every rank, padded with ignored targets,
+        because a sharded model needs all ranks in each forward pass. None without a held-out part."""
+        held_out, micro = self.held_out, recipe.training.micro_batch_size
+        if held_out is None:
+            return None
+        count = scored(recipe, held_out)
+        mine = list(range(rank, count, world))
+        starts = range(0, -(-count // world), micro)
+        return ((held_out.read(mine[start : start + micro], size=micro), True) for start in starts)
 
 
 class _Ranks(Protocol):

@@ -30,13 +30,18 @@ class Built:
     code: UserCode | None = None
 
 
-def build(recipe: Recipe, device: torch.device, *, deferred: bool) -> Built:
+def load_code(recipe: Recipe) -> UserCode | None:
+    """The user's file, if the recipe names one. Raises ConfigError when it can't be imported."""
+    return UserCode(Path(recipe.model.module)) if isinstance(recipe.model, ModuleSection) else None
+
+
+def build(recipe: Recipe, device: torch.device, *, code: UserCode | None, deferred: bool) -> Built:
     """The model on `device`, the same weights on every rank.
 
     Deferred, the built-in Llama comes on the meta device, without memory, for a strategy that gives each rank its part
     and fills that by `initialise`; other models can't be filled piece by piece and are always made whole.
     """
-    section, code = recipe.model, None
+    section = recipe.model
     torch.manual_seed(recipe.seed)
     if isinstance(section, LlamaSection):
         with torch.device("meta") if deferred else device:
@@ -44,29 +49,25 @@ def build(recipe: Recipe, device: torch.device, *, deferred: bool) -> Built:
     elif isinstance(section, HuggingFaceSection):
         model = huggingface.build(section).to(device)
     else:
-        code = UserCode(Path(section.module))
+        assert code is not None
         model = code.build_model(recipe).to(device)
-    _checkpoint_activations(recipe, model)
+    if recipe.training.activation_checkpointing and not checkpoint_activations(model):
+        raise ConfigError("training.activation_checkpointing: the model has no repeated layers; remove the key.")
     return Built(model, loss.user_loss_sum(code) if code else loss.loss_sum, code)
 
 
 def build_shapes(recipe: Recipe) -> Built:
     """The model on the meta device: every name, shape and type, and no memory; activations are not checkpointed."""
-    section, code = recipe.model, None
+    section, code = recipe.model, load_code(recipe)
     with torch.device("meta"):
         if isinstance(section, LlamaSection):
             model: nn.Module = Llama(section)
         elif isinstance(section, HuggingFaceSection):
             model = huggingface.build(section.model_copy(update={"weights": "random"}))
         else:
-            code = UserCode(Path(section.module))
+            assert code is not None
             model = code.build_model(recipe)
     return Built(model, loss.user_loss_sum(code) if code else loss.loss_sum, code)
-
-
-def _checkpoint_activations(recipe: Recipe, model: nn.Module) -> None:
-    if recipe.training.activation_checkpointing and not checkpoint_activations(model):
-        raise ConfigError("training.activation_checkpointing: the model has no repeated layers; remove the key.")
 
 
 def vocabulary(section: LlamaSection | HuggingFaceSection | ModuleSection) -> int | None:

@@ -40,9 +40,10 @@ def flops_per_token(model: nn.Module, sequence_length: int) -> float | None:
 
 def _head(model: nn.Module) -> list[nn.Parameter]:
     if isinstance(getattr(model, "config", None), LlamaSection):
-        embedding: Any = model.get_submodule("embedding")
+        embedding: Any = model.embedding
         return [embedding.weight] if getattr(model, "head", None) is None else []
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    outputs: Any = getattr(model, "get_output_embeddings", lambda: None)
+    head = outputs()
     return [head.weight] if head is not None else []
 
 

@@ -23,15 +23,28 @@ def build(section: HuggingFaceSection) -> nn.Module:
     """The model in float32 and training mode, without its generation cache. Raises ConfigError when it can't be had."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()  # it reports its generation settings, once a rank
+    logging.disable_progress_bar()
     config, name = read_config(section), section.huggingface
+    missing: list[str] = []
     try:
         if section.weights == "random":
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         else:
-            model = AutoModelForCausalLM.from_pretrained(_place(name), config=config, dtype=torch.float32)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                _place(name), config=config, dtype=torch.float32, output_loading_info=True
+            )
+            model, report = loaded
+            missing = sorted(report["missing_keys"])
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise _explained(name, error, what="weights") from error
+    if missing:  # transformers would go on with random ones
+        raise ConfigError(
+            f"model.huggingface: {name!r} lacks {len(missing)} of the model's weights, {missing[0]} among them; "
+            "complete it, or set model.weights: random."
+        )
     model.config.use_cache = False  # keys and values of past tokens serve generation only
     trained: nn.Module = model.train()  # from_pretrained leaves it in evaluation mode
     return trained

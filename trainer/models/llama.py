@@ -6,7 +6,6 @@ the weights' own type where that is wider (float64 in tests).
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.models.sections import LlamaSection, RopeScaling
+from trainer.randomness import seed_for
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -144,8 +144,7 @@ class Llama(nn.Module):
         if weight.dim() < 2:
             weight.fill_(1.0)
             return
-        digest = hashlib.sha256(f"{torch.initial_seed()}/{name}".encode()).digest()
-        generator = torch.Generator(weight.device).manual_seed(int.from_bytes(digest[:7], "big"))
+        generator = torch.Generator(weight.device).manual_seed(seed_for(torch.initial_seed(), name))
         # The two projections that add to the residual stream start smaller, so that its variance stays bounded.
         residual = name.endswith(("output.weight", "down.weight"))
         std = 0.02 / (2 * self.config.layers) ** 0.5 if residual else 0.02

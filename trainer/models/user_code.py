@@ -7,13 +7,14 @@
     def count(batch) -> int
 
 `config` is the whole recipe; the file's own keys are `config.model.options`. What each function must keep to is said
-where it is called: build_model below, loss and count in trainer/loss.py, data in trainer/models/user_data.py.
+where it is called: build_model below, loss and count in trainer/loss.py, data in trainer/data/user_data.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Iterator
@@ -50,6 +51,9 @@ class UserCode:
         with self.errors_in(function):
             return getattr(self._module, function)(*arguments)
 
+    def parameters(self, function: str) -> list[str]:
+        return list(inspect.signature(getattr(self._module, function)).parameters)
+
     @contextmanager
     def errors_in(self, function: str) -> Iterator[None]:
         """For what belongs to the function but runs later, like a generator that it returned."""
@@ -58,7 +62,9 @@ class UserCode:
         except TrainerError:
             raise
         except Exception as error:
-            raise TrainerError(self._sentence(function, error)) from error
+            failure = TrainerError(self._sentence(function, error))
+            failure.rank_local = True  # the other ranks may know nothing of it
+            raise failure from error
 
     def build_model(self, recipe: Recipe) -> nn.Module:
         """Called after seeding, with the same seed on every rank: random weights are the same everywhere."""
