@@ -22,6 +22,7 @@ Value = TypeVar("Value")
 def build(section: HuggingFaceSection) -> nn.Module:
     """The model in float32 and training mode, without its generation cache. Raises ConfigError when it can't be had."""
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -38,7 +39,7 @@ def build(section: HuggingFaceSection) -> nn.Module:
             )
             model, report = loaded
             missing = sorted(report["missing_keys"])
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise _explained(name, error, what="weights") from error
     if missing:  # transformers would go on with random ones
         raise ConfigError(
