@@ -100,9 +100,7 @@ BATCH = (torch.arange(12.0).reshape(4, 3), torch.ones(4, 1))
 def test_a_mean_and_a_sum_with_its_count_are_the_same_loss(tmp_path: Path) -> None:
     own = code(
         tmp_path,
-        "def loss(model, batch):\n"
-        "    inputs, targets = batch\n"
-        "    return (model(inputs) - targets).square().mean()\n",
+        "def loss(model, batch):\n    inputs, targets = batch\n    return (model(inputs) - targets).square().mean()\n",
     )
     summed = code(
         tmp_path,
@@ -124,7 +122,10 @@ def test_a_module_without_a_loss_trains_a_language_model(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def loss(model, batch):\n    return model(batch[0]).sum(), 3\n", "loss counted 3 targets where the batch has 4"),
+        (
+            "def loss(model, batch):\n    return model(batch[0]).sum(), 3\n",
+            "loss counted 3 targets where the batch has 4",
+        ),
         ("def loss(model, batch):\n    return 1.5\n", "must return a tensor with one value"),
         ("def loss(model, batch):\n    return model(batch[0])\n", "must return a tensor with one value"),
         (

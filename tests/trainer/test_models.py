@@ -212,7 +212,7 @@ def test_checkpointed_activations_change_memory_and_not_gradients(kind: str) -> 
             config = AutoConfig.for_model("gpt2", vocab_size=100, n_embd=32, n_layer=3, n_head=4)
             model = AutoModelForCausalLM.from_config(config).train()  # with its dropout
         if checkpointed:
-            assert checkpoint_activations(model) == (2 if kind == "ours" else 3)
+            checkpoint_activations(model, block_names(model))
         kept = 0
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:

@@ -32,25 +32,13 @@ def measure(recipe: Recipe, *, cast: bool) -> Activations:
     """Runs the recipe's forward pass and loss on fake tensors, and adds up the storages that autograd saves.
 
     cast: the parameters themselves are in the training precision (as when a strategy gathers them so), instead of
-    being copied to it by autocast. With activation checkpointing, one block's activations are added, because the
-    backward pass holds those of the block that it recomputes. The count is for PyTorch's CPU kernels, whose attention
+    being copied to it by autocast. With activation checkpointing the last block isn't: the backward pass holds
+    the activations of the one block that it recomputes. The count is for PyTorch's CPU kernels, whose attention
     saves what the GPU's flash attention saves. Raises TrainerError when the model can't be run so.
     """
     built = build_shapes(recipe)
-    plain = _run(recipe, built, cast=cast)
-    if not recipe.training.activation_checkpointing:
-        return plain
-    blocks = len(block_names(built.model))
-    built = build_shapes(recipe)
-    checkpoint_activations(built.model)
-    kept = _run(recipe, built, cast=cast)
-    one = (plain.kept - kept.kept) // max(1, blocks)
-    return Activations(
-        kept.kept + one, max(kept.largest, plain.largest), kept.weights + plain.weights // max(1, blocks)
-    )
-
-
-def _run(recipe: Recipe, built: Built, *, cast: bool) -> Activations:
+    if recipe.training.activation_checkpointing:
+        checkpoint_activations(built.model, block_names(built.model)[:-1])
     low = recipe.training.precision == "bf16"
     batch, model = _batch(recipe, built), built.model
     if cast and low:

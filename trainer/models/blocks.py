@@ -54,14 +54,12 @@ def _owns_its_parameters(module: nn.Module, owners: Counter[int]) -> bool:
     return all(owners[key] == count for key, count in inside.items())
 
 
-def checkpoint_activations(model: nn.Module) -> int:
-    """Makes each block keep only its input and recompute the rest in the backward pass; returns how many blocks do.
+def checkpoint_activations(model: nn.Module, names: list[str]) -> None:
+    """Makes each named block keep only its input and recompute the rest in the backward pass.
 
     Done before a strategy wraps the model. The block's own forward is replaced, so names stay what they are, and what
     a strategy hooks around the call (gathering, casting) isn't repeated inside.
     """
-    names = block_names(model)
     for name in names:
         block: Any = model.get_submodule(name)
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    return len(names)

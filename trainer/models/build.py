@@ -12,7 +12,7 @@ from torch import nn
 from trainer import loss
 from trainer.errors import ConfigError
 from trainer.models import huggingface
-from trainer.models.blocks import checkpoint_activations
+from trainer.models.blocks import block_names, checkpoint_activations
 from trainer.models.llama import Llama
 from trainer.models.sections import HuggingFaceSection, LlamaSection, ModuleSection
 from trainer.models.user_code import UserCode
@@ -51,8 +51,11 @@ def build(recipe: Recipe, device: torch.device, *, code: UserCode | None, deferr
     else:
         assert code is not None
         model = code.build_model(recipe).to(device)
-    if recipe.training.activation_checkpointing and not checkpoint_activations(model):
-        raise ConfigError("training.activation_checkpointing: the model has no repeated layers; remove the key.")
+    if recipe.training.activation_checkpointing:
+        names = block_names(model)
+        if not names:
+            raise ConfigError("training.activation_checkpointing: the model has no repeated layers; remove the key.")
+        checkpoint_activations(model, names)
     return Built(model, loss.user_loss_sum(code) if code else loss.loss_sum, code)
 
 
