@@ -1,7 +1,7 @@
-"""The command line: `python -m trainer RECIPE` trains or checks; `baseline RECIPE` scores byte frequencies."""
+"""The command line: `python -m trainer RECIPE` trains or checks a recipe; a verb in its place does something else."""
 
 import argparse
-import json
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -10,52 +10,64 @@ from pathlib import Path
 from trainer import config, recipe_file
 from trainer.errors import Stopped, TrainerError
 
+# verb → (help, module with main(arguments) → exit code). A recipe of such a name is reached as ./prepare.
+VERBS = {
+    "prepare": ("turn text, JSONL, Parquet or a Hugging Face dataset into token shards", "trainer.data.prepare"),
+    "verify": ("read every shard of a prepared dataset and compare it with the manifest", "trainer.data.verify"),
+    "footprint": ("predict the memory per rank under every strategy, and recommend one", "trainer.footprint"),
+    "baseline": ("score byte frequencies on the held-out part: the loss to beat", "trainer.data.baseline"),
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code; an error is one sentence on standard error, of every rank that has it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    baseline = words[:1] == ["baseline"]
-    options = _parser(baseline).parse_args(words[1:] if baseline else words)
+    _speak_utf8()
     try:
-        recipe = recipe_file.load(options.recipe, options.set)
-        if baseline:
-            _baseline(recipe, as_json=options.json)
-        elif options.check:
-            config.accumulation_steps(recipe, int(os.environ.get("WORLD_SIZE", "1")))
-            print(f"{options.recipe}: the recipe is valid")
-        else:
-            from trainer.train import train  # torch takes seconds to import: only when it is needed
-
-            train(recipe)
+        if words and words[0] in VERBS:
+            return int(importlib.import_module(VERBS[words[0]][1]).main(words[1:]))
+        return _train(words)
     except TrainerError as error:
         # Only a stop is sure to be the same on all ranks. A report shows the last lines of whichever failed first.
         if os.environ.get("RANK", "0") == "0" or not isinstance(error, Stopped):
             print(error, file=sys.stderr, flush=True)
         return error.exit_code
+
+
+def _train(words: Sequence[str]) -> int:
+    options = _parser().parse_args(words)
+    recipe = recipe_file.load(options.recipe, options.set)
+    if options.check:
+        config.accumulation_steps(recipe, int(os.environ.get("WORLD_SIZE", "1")))
+        print(f"{options.recipe}: the recipe is valid")
+    else:
+        from trainer.train import train  # torch takes seconds to import: only when it is needed
+
+        train(recipe)
     return 0
 
 
-def _parser(baseline: bool) -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
+    verbs = "\n".join(f"  {verb:10} {text}" for verb, (text, _) in VERBS.items())
     parser = argparse.ArgumentParser(
-        prog="python -m trainer" + (" baseline" if baseline else ""),
+        prog="python -m trainer",
         description=__doc__,
-        epilog="example: torchrun --nproc-per-node 4 -m trainer trainer/recipes/demo.yaml --set training.steps=100",
+        epilog=f"verbs (python -m trainer VERB --help):\n{verbs}\n\n"
+        "example: torchrun --nproc-per-node 4 -m trainer trainer/recipes/demo.yaml --set training.steps=100",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe file (YAML)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one recipe key")
-    if baseline:
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-    else:
-        parser.add_argument("--check", action="store_true", help="check the recipe and exit")
+    parser.add_argument("--check", action="store_true", help="check the recipe and exit")
     return parser
 
 
-def _baseline(recipe: config.Recipe, *, as_json: bool) -> None:
-    from trainer.data.baseline import held_out_loss
-
-    loss = held_out_loss(recipe)
-    print(json.dumps({"held_out_loss": loss}) if as_json else f"held-out loss {loss:.4f} nats per token (byte unigram)")
+def _speak_utf8() -> None:
+    """An SSH session often has no locale, and then Python would print only ASCII."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 if __name__ == "__main__":

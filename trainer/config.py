@@ -2,101 +2,43 @@
 
 from __future__ import annotations
 
-import math
-import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import model_validator
 
 from trainer.errors import ConfigError
+from trainer.fields import AboveZero, Beta, Count, FromZero, InnerShare, Name, Positive, Section, Share, Text
+from trainer.models.sections import ModelSection, ModuleSection
 from trainer.strategies import STRATEGIES
-
-_OCTAL = re.compile(r"[+-]?0[0-9_]")
-
-
-def _number(value: Any) -> float:
-    """A finite number from a number or from text such as "1e-3" (see the loader in recipe_file.py)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"must be a number, not {value!r}")
-    if isinstance(value, str) and _OCTAL.match(value.strip()):
-        raise ValueError(f"is {value!r}: a number that begins with 0 is octal to some readers; leave the 0 out")
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError(f"must be a number, not {value!r}") from None
-    except OverflowError:
-        raise ValueError("is too large a number") from None
-    if not math.isfinite(number):
-        raise ValueError(f"must be a finite number, not {value!r}")
-    return number
-
-
-def _whole(value: Any) -> int:
-    number = _number(value)
-    if number != int(number):
-        raise ValueError(f"must be a whole number, not {value!r}")
-    try:
-        return int(value)  # not through a float: a seed of 17 digits keeps all of them
-    except ValueError:
-        return int(number)  # "1e3"
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"must be text, not {value!r}; quote it if it is meant as text")
-    return value
-
-
-Number = Annotated[float, BeforeValidator(_number)]
-Whole = Annotated[int, BeforeValidator(_whole)]
-Text = Annotated[str, BeforeValidator(_text)]
-Name = Annotated[str, BeforeValidator(_text), Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
-Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
-Beta = Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)]
-AboveZero = Annotated[float, BeforeValidator(_number), Field(gt=0)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class ModelSection(Section):
-    layers: Positive
-    width: Positive
-    heads: Positive
-    kv_heads: Positive
-    hidden: Positive | None = None  # width of the feed-forward part; default: 8/3 of the width, rounded up to 32
-    vocabulary: Annotated[int, BeforeValidator(_whole), Field(ge=257)] = 257  # 256 bytes + the document separator
-    rope_theta: AboveZero = 10000.0
-    norm_eps: AboveZero = 1e-5
-
-    @model_validator(mode="after")
-    def _shapes(self) -> ModelSection:
-        if self.width % (2 * self.heads):
-            raise ValueError(f"width {self.width} must be a multiple of 2 × heads = {2 * self.heads}")
-        if self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads {self.kv_heads} must divide heads {self.heads}")
-        return self
-
-    @property
-    def feed_forward(self) -> int:
-        return self.hidden or -(-8 * self.width // 3 // 32) * 32
 
 
 class DataSection(Section):
-    source: Literal["stdlib", "path"] = "stdlib"
-    path: Text | None = None
+    source: Literal["stdlib", "path", "shards", "jsonl", "module"] = "stdlib"  # module: build_data of the model's file
+    path: Text | None = None  # file or folder; for shards what `prepare` wrote, also s3:// or gs://
     sequence_length: Positive
-    held_out_share: Annotated[float, BeforeValidator(_number), Field(gt=0, lt=1)] = 0.05
-    limit_mib: AboveZero = 16.0  # read at most this much, in MiB
+    held_out_share: InnerShare = 0.05  # shards: set by `prepare`
+    limit_mib: AboveZero = 16.0  # stdlib and path: read at most this much, in MiB
+    packing: Literal["stream", "documents"] = "stream"  # documents: attention stays within a document
+    cache_dir: Text | None = None  # shards in object storage: where they are kept on each node; default ~/.cache
+    cache_gib: AboveZero | None = None  # … and how much of the disk they may take, in GiB; default: no limit
+    tokenizer: Text = "bytes"  # jsonl: bytes, a tokenizer.json, a folder or a hub name
+    prompt_key: Text | None = "prompt"  # jsonl: text before the response, which isn't trained on; null: there is none
+    response_key: Text = "response"  # jsonl: text that is trained on
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_sequences(cls, values: Any) -> Any:
+        """Data of the user's own making need not be sequences."""
+        own = isinstance(values, dict) and values.get("source") == "module"
+        return {"sequence_length": 1, **values} if own else values
 
     @model_validator(mode="after")
-    def _path(self) -> DataSection:
-        if self.source == "path" and not self.path:
-            raise ValueError("source 'path' needs the key data.path, a file or a folder")
+    def _keys(self) -> DataSection:
+        if self.source not in ("stdlib", "module") and not self.path:
+            raise ValueError(f"source {self.source!r} needs the key data.path, a file or a folder")
+        if self.source == "jsonl" and self.packing == "documents":
+            raise ValueError("packing 'documents' is for streams of documents; source 'jsonl' never packs")
         return self
 
 
@@ -105,6 +47,7 @@ class TrainingSection(Section):
     global_batch_size: Positive  # sequences per optimizer step, over all ranks
     micro_batch_size: Positive  # sequences per forward pass, per rank
     precision: Literal["float32", "bf16"] = "float32"
+    activation_checkpointing: bool = False  # recompute each block's activations in the backward pass: less memory
     clip_norm: AboveZero = 1.0
     log_every: Positive = 10
     evaluate_every: Positive = 100
@@ -114,7 +57,7 @@ class TrainingSection(Section):
 class OptimizerSection(Section):
     learning_rate: AboveZero
     betas: tuple[Beta, Beta] = (0.9, 0.95)
-    weight_decay: Annotated[float, BeforeValidator(_number), Field(ge=0)] = 0.1
+    weight_decay: FromZero = 0.1
     eps: AboveZero = 1e-8
 
 
@@ -145,6 +88,12 @@ class Recipe(Section):
     schedule: ScheduleSection = ScheduleSection()
     strategy: StrategySection
     checkpoint: CheckpointSection = CheckpointSection()
+
+    @model_validator(mode="after")
+    def _own_data(self) -> Recipe:
+        if self.data.source == "module" and not isinstance(self.model, ModuleSection):
+            raise ValueError("data.source 'module' means the file of model.module, which is missing; add it")
+        return self
 
     @property
     def output(self) -> Path:

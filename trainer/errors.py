@@ -3,6 +3,7 @@
 TrainerError            1   anything below; on its own: a failure of the run
 ├── ConfigError         2   the recipe or the command line is wrong
 ├── CheckpointError     3   a checkpoint cannot be written or read
+├── DataError           5   data cannot be read, is damaged, or does not fit the recipe
 ├── NonFiniteLoss       4   the loss or the gradient is not a number any more
 └── Stopped            75   asked to stop, and stopped with a checkpoint (EX_TEMPFAIL)
 """
@@ -24,6 +25,12 @@ class CheckpointError(TrainerError):
     """A checkpoint cannot be written, or none can be read in full."""
 
     exit_code = 3
+
+
+class DataError(TrainerError):
+    """Data cannot be read, is damaged, or does not fit the recipe; the file and the place in it are named."""
+
+    exit_code = 5
 
 
 class NonFiniteLoss(TrainerError):

@@ -10,8 +10,8 @@ from trainer.config import OptimizerSection, Recipe
 
 
 def make_optimizer(config: OptimizerSection, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
-    """AdamW; norms and other one-dimensional parameters don't decay."""
-    weights = [weight for _, weight in parameters]
+    """AdamW over what is trained; norms and other one-dimensional parameters don't decay."""
+    weights = [weight for _, weight in parameters if weight.requires_grad]
     groups = [
         {"params": [weight for weight in weights if weight.dim() >= 2], "weight_decay": config.weight_decay},
         {"params": [weight for weight in weights if weight.dim() < 2], "weight_decay": 0.0},

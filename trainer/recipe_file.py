@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainer.config import Recipe
 from trainer.errors import ConfigError
+from trainer.models.sections import MODEL_KINDS
 
 
 class _Loader(yaml.SafeLoader):
@@ -81,6 +82,8 @@ def _override(values: dict[str, Any], item: str) -> str:
     value: Any = text
     if text == "null":
         value = None
+    elif parts[:2] == ["model", "options"]:
+        value = _plain(text)  # a user model's own keys have no declared types
     elif text.startswith(("[", "{")):
         try:
             value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
@@ -98,13 +101,22 @@ def _override(values: dict[str, Any], item: str) -> str:
     return ".".join(parts)
 
 
+def _plain(text: str) -> Any:
+    """What YAML reads in the text, and a number also where YAML 1.1 wants more dots and signs (1e-3)."""
+    try:
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        return float(value) if isinstance(value, str) else value
+    except (yaml.YAMLError, ConfigError, ValueError):
+        return text
+
+
 def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str:
-    location = error["loc"]
+    location = [part for part in error["loc"] if part not in MODEL_KINDS]
     key = ".".join(str(part) for part in location)
     where = f"--set {key}" if key in overridden else f"{path}: {key or 'recipe'}"
     kind = error["type"]
     if kind == "extra_forbidden":
-        known = _keys_at(location[:-1])
+        known = _keys_at(error["loc"][:-1])
         close = difflib.get_close_matches(str(location[-1]), known, n=1)
         close = close or _keys_named(str(location[-1]))
         hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(known)}."
@@ -128,9 +140,11 @@ def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str
 def _keys_at(location: Sequence[str | int]) -> list[str]:
     section: type[BaseModel] = Recipe
     for part in location:
-        annotation = section.model_fields[str(part)].annotation
-        assert isinstance(annotation, type)
-        section = annotation
+        if part in MODEL_KINDS:
+            section = MODEL_KINDS[str(part)]
+        else:
+            kinds = _sections_in(section.model_fields[str(part)].annotation)
+            section = kinds[0] if kinds else section
     return list(section.model_fields)
 
 
@@ -138,7 +152,12 @@ def _keys_named(name: str) -> list[str]:
     """Dotted keys of the sections that are called `name`: someone wrote `steps` and meant `training.steps`."""
     found = []
     for section, field in Recipe.model_fields.items():
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and name in annotation.model_fields:
+        if any(name in kind.model_fields for kind in _sections_in(field.annotation)):
             found.append(f"{section}.{name}")
     return found
+
+
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """`Section` itself, or those among the members of `Section | None` and the like."""
+    members = get_args(annotation) or (annotation,)
+    return [member for member in members if isinstance(member, type) and issubclass(member, BaseModel)]

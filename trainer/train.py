@@ -10,20 +10,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import Optimizer
 
 from trainer import optim
 from trainer.checkpoint import Checkpoints
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe, accumulation_steps
-from trainer.data import sources
-from trainer.data.baseline import held_out_windows
-from trainer.data.batches import IGNORED, Windows, rank_counters
+from trainer.data.opening import Data, check_packing, open_together
+from trainer.data.prefetch import Feed, StepData
+from trainer.data.user_data import UserData, UserFeed
 from trainer.distributed import Processes, processes
 from trainer.errors import CheckpointError, ConfigError, NonFiniteLoss, Stopped
+from trainer.loss import LossSum
 from trainer.metrics import Metrics, progress_line
-from trainer.models.llama import Llama
+from trainer.models.build import build, check_fits, load_code, vocabulary
+from trainer.randomness import seed_for
 from trainer.strategies import Strategy, make_strategy
 
 
@@ -47,7 +48,8 @@ class Run:
     recipe: Recipe
     here: Processes
     strategy: Strategy
-    corpus: sources.Corpus
+    loss_sum: LossSum
+    data: Data | UserData
     checkpoints: Checkpoints
     metrics: Metrics
     stop: StopFlag
@@ -66,34 +68,36 @@ def train(recipe: Recipe) -> None:
     """Trains to the recipe's last step. Raises TrainerError kinds, the same one on every rank."""
     stop = StopFlag()
     with processes() as here:
-        accumulation = accumulation_steps(recipe, here.world)
+        accumulation_steps(recipe, here.world)  # refused before anything expensive starts
         run = _set_up(recipe, here, stop)
         try:
             _resume(run)
             if run.step >= recipe.training.steps:
                 run.say(f"already finished: step {run.step} of {recipe.training.steps} is in {recipe.output}")
                 return
-            _loop(run, accumulation)
+            _loop(run)
             _finish(run)
         finally:
             run.metrics.close()
+            run.data.close()
 
 
 def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
-    corpus = sources.load(recipe.data)
-    digests = here.gather(corpus.digest)
-    if len(set(digests)) > 1:
-        other = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
-        raise ConfigError(f"data: rank 0 and rank {other} read different documents; give all nodes the same files.")
-    torch.manual_seed(recipe.seed)  # the same weights on every rank, whatever the strategy
+    code = load_code(recipe)
+    if code is not None and recipe.data.source == "module":
+        data: Data | UserData = UserData(recipe, code, here)
+    else:
+        data = open_together(recipe, here, vocabulary=vocabulary(recipe.model))
     strategy = make_strategy(here, recipe.strategy, precision=recipe.training.precision)
 
     def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
         return optim.make_optimizer(recipe.optimizer, parameters)
 
-    model = Llama(recipe.model).to(here.device)
-    size = sum(weight.numel() for weight in model.parameters())
-    strategy.prepare(model, make_optimizer)
+    built = build(recipe, here.device, code=code, deferred=strategy.shards_parameters)
+    check_packing(recipe.data, built.model)
+    check_fits(built.model, ids=data.vocabulary, length=recipe.data.sequence_length)
+    size = sum(weight.numel() for weight in built.model.parameters())
+    strategy.prepare(built.model, make_optimizer)
 
     def say(text: str) -> None:
         if here.rank == 0:
@@ -101,9 +105,11 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
 
     checkpoints = Checkpoints(recipe.output, here, keep=recipe.checkpoint.keep, say=say)
     metrics = Metrics(recipe.output, active=here.rank == 0)
-    run = Run(recipe, here, strategy, corpus, checkpoints, metrics, stop)
+    run = Run(recipe, here, strategy, built.loss_sum, data, checkpoints, metrics, stop)
     say(f"{recipe.experiment}: {size:,} parameters, {here.world} ranks on {here.device.type}, {recipe.strategy.name}")
     metrics.event("start", 0, world=here.world, strategy=recipe.strategy.name, parameters=size)
+    for note in data.notes:
+        say(note)
     return run
 
 
@@ -119,7 +125,7 @@ def _resume(run: Run) -> None:
                 f"model: the recipe describes another model than step {manifest['step']} in {recipe.output}; "
                 "use another output_dir, or resume: never."
             )
-        if manifest.get("data_digest") != run.corpus.digest:
+        if manifest.get("data_digest") != run.data.digest:
             run.say("note: the training documents are not those of the checkpoint")
 
     resumed = run.checkpoints.resume(run.strategy, check=check)
@@ -130,17 +136,22 @@ def _resume(run: Run) -> None:
         run.metrics.event("resume", run.step, samples_seen=run.samples_seen)
 
 
-def _loop(run: Run, accumulation: int) -> None:
+def _loop(run: Run) -> None:
+    with run.data.feed(run.recipe, rank=run.here.rank, world=run.here.world) as feed:
+        _steps(run, feed)
+
+
+def _steps(run: Run, feed: Feed | UserFeed) -> None:
     training, here = run.recipe.training, run.here
-    windows = Windows(run.corpus.training, length=run.recipe.data.sequence_length, seed=run.recipe.seed)
     began, first_step = time.monotonic(), run.step
     logged, logged_tokens = began, 0
     while run.step < training.steps:
         started, step = time.monotonic(), run.step + 1
         rate = optim.learning_rate(run.recipe, step)
         optim.set_learning_rate(run.strategy.optimizer, rate)
-        tokens = windows.valid_tokens(run.samples_seen, training.global_batch_size)
-        local = _accumulate(run, windows, accumulation=accumulation, tokens=tokens)
+        data = feed.step(run.samples_seen)
+        tokens = data.tokens
+        local = _accumulate(run, data)
         # One small message a step: the loss for all, and whether anyone was asked to stop.
         run.loss, stops = here.sum(local, float(run.stop.raised))
         if not math.isfinite(run.loss):
@@ -152,7 +163,8 @@ def _loop(run: Run, accumulation: int) -> None:
         now = time.monotonic()
         logged_tokens += tokens
         numbers = {"loss": run.loss, "learning_rate": rate, "gradient_norm": norm}
-        run.metrics.event("step", step, **numbers, tokens=tokens, tokens_per_s=tokens / max(now - started, 1e-9))
+        speed = tokens / max(now - started, 1e-9)
+        run.metrics.event("step", step, **numbers, tokens=tokens, tokens_per_s=speed, data_wait=data.waited_s)
         if step % training.log_every == 0 or step == training.steps:
             eta = (now - began) / (step - first_step) * (training.steps - step)
             speed = logged_tokens / max(now - logged, 1e-9)
@@ -166,47 +178,43 @@ def _loop(run: Run, accumulation: int) -> None:
             raise Stopped(f"stopped at step {step} of {training.steps} with a checkpoint in {run.recipe.output}.")
 
 
-def _accumulate(run: Run, windows: Windows, *, accumulation: int, tokens: int) -> float:
-    """Gradients of the mean loss over the step's `tokens`; returns this rank's share of that loss."""
-    here, micro, total = run.here, run.recipe.training.micro_batch_size, torch.zeros((), device=run.here.device)
-    for index in range(accumulation):
-        counters = rank_counters(run.samples_seen, micro=micro, index=index, rank=here.rank, world=here.world)
-        batch = windows.read(counters, size=micro)
+def _accumulate(run: Run, data: StepData) -> float:
+    """Gradients of the mean loss over the step's tokens; returns this rank's share of that loss."""
+    here, total = run.here, torch.zeros((), device=run.here.device)
+    for index, batch in enumerate(data.batches):
         # Ranks hold unequal numbers of valid tokens, and strategies average over ranks: world / tokens makes that
         # average the mean over all tokens of the step.
-        scale = here.world / max(1, tokens)
+        scale = here.world / max(1, data.tokens)
+        # What a forward pass draws (dropout) is the same in a resumed run.
+        torch.manual_seed(seed_for(run.recipe.seed, data.start, index, here.rank))
 
         def forward(batch: Any = batch, scale: float = scale) -> Tensor:
-            return _loss_sum(run, batch) * scale
+            return _loss_sum(run, batch)[0] * scale
 
-        total += run.strategy.backward(forward, last=index == accumulation - 1)
+        total += run.strategy.backward(forward, last=index == len(data.batches) - 1)
     return float(total) / here.world
 
 
-def _loss_sum(run: Run, batch: tuple[Any, Any]) -> Tensor:
-    """Summed nats over the valid targets of a micro-batch."""
-    inputs, targets = (torch.from_numpy(part).to(run.here.device, non_blocking=True) for part in batch)
+def _loss_sum(run: Run, batch: Any) -> tuple[Tensor, int]:
+    """(summed loss, number of targets that count) of a micro-batch: nats, for a language model."""
     bf16 = run.recipe.training.precision == "bf16"
     with torch.autocast(run.here.device.type, dtype=torch.bfloat16, enabled=bf16):
-        logits = run.strategy.module(inputs)
-    # [batch, time, vocabulary] → [batch × time, vocabulary]
-    return functional.cross_entropy(
-        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
+        return run.loss_sum(run.strategy.module, batch, run.here.device)
 
 
 def _evaluate(run: Run) -> None:
-    """Mean nats per valid token over the held-out windows, divided over ranks."""
-    here, micro = run.here, run.recipe.training.micro_batch_size
-    windows, scored = held_out_windows(run.recipe, run.corpus)
-    mine = list(range(here.rank, scored, here.world))
+    """The mean loss over the held-out targets, divided over ranks."""
+    here = run.here
+    batches = run.data.held_out_batches(run.recipe, rank=here.rank, world=here.world)
+    if batches is None:
+        return
+    run.strategy.module.eval()
     loss, tokens = 0.0, 0
-    # Every rank runs equally many forward passes, padded if need be: a sharded model needs all ranks in each.
-    for start in range(0, -(-scored // here.world), micro):
-        batch = windows.read(mine[start : start + micro], size=micro)
+    for batch, counts in batches:
         with torch.no_grad():
-            loss += float(_loss_sum(run, batch))
-        tokens += int((batch[1] != IGNORED).sum())
+            summed, counted = _loss_sum(run, batch)
+        loss, tokens = loss + float(summed) * counts, tokens + counted * counts
+    run.strategy.module.train()
     loss, total = here.sum(loss, float(tokens))
     run.held_out_loss = loss / max(1.0, total)
     run.metrics.event("eval", run.step, loss=run.held_out_loss)
@@ -222,7 +230,7 @@ def _save(run: Run) -> None:
         "world": run.here.world,
         "strategy": run.recipe.strategy.name,
         "config": run.recipe.model_dump(mode="json"),
-        "data_digest": run.corpus.digest,
+        "data_digest": run.data.digest,
         "torch": torch.__version__,
     }
     run.checkpoints.save(run.step, run.strategy, facts=facts)
@@ -236,7 +244,7 @@ def _finish(run: Run) -> None:
         "steps": run.recipe.training.steps,
         "samples_seen": run.samples_seen,
         "loss": run.loss,
-        "held_out_loss": run.held_out_loss,
+        "held_out_loss": run.held_out_loss if math.isfinite(run.held_out_loss) else None,
     }
 
     def write() -> None:

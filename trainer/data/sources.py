@@ -42,8 +42,8 @@ def load(config: DataSection) -> Corpus:
     for name, tokens in (("training", training), ("held-out", held_out)):
         if len(tokens) <= config.sequence_length:
             raise ConfigError(
-                f"data: the {name} part has {len(tokens)} tokens, fewer than one sequence of {config.sequence_length}; "
-                "give more files, or change data.held_out_share or data.limit_mib."
+                f"data: the {name} part needs at least {config.sequence_length + 1} tokens for one sequence, has "
+                f"{len(tokens)}; give more files, or change data.sequence_length, held_out_share or limit_mib."
             )
     digest = hashlib.sha256(training.tobytes() + b"|" + held_out.tobytes()).hexdigest()
     return Corpus(training=training, held_out=held_out, digest=digest)

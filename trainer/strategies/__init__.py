@@ -32,6 +32,7 @@ class Strategy(Protocol):
 
     module: nn.Module
     optimizer: Optimizer
+    shards_parameters: bool  # then `prepare` also takes a model on the meta device that has `initialise`
 
     def __init__(self, processes: Processes, config: StrategySection, *, precision: str) -> None: ...
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainer.distributed import Processes
 from trainer.errors import ConfigError
+from trainer.models.blocks import block_names
 from trainer.strategies.torch_strategy import TorchStrategy, refuse_replicate
 
 if TYPE_CHECKING:
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 class FSDP(TorchStrategy):
     """Shards over all ranks."""
 
+    shards_parameters = True
+
     def __init__(self, processes: Processes, config: StrategySection, *, precision: str) -> None:
+        self._device = processes.device
         self._mesh = self._make_mesh(processes, config)
         # Gathered parameters in bf16, gradients reduced in float32: sums over ranks keep their digits.
         bf16 = precision == "bf16"
@@ -34,10 +39,10 @@ class FSDP(TorchStrategy):
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         policy = self._policy or MixedPrecisionPolicy()
-        blocks = model.get_submodule("blocks")
-        for block in blocks.children():
-            fully_shard(block, mesh=self._mesh, mp_policy=policy)
+        for name in block_names(model):
+            fully_shard(model.get_submodule(name), mesh=self._mesh, mp_policy=policy)
         fully_shard(model, mesh=self._mesh, mp_policy=policy)
+        fill(model, self._device)
         self.module = model
         self.optimizer = make_optimizer(model.named_parameters())
 
@@ -62,3 +67,21 @@ class HSDP(FSDP):
             )
         shape = (replicas, world // replicas)
         return init_device_mesh(processes.device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def fill(model: nn.Module, device: torch.device) -> None:
+    """Gives a sharded model from the meta device its memory and first values; leaves any other as it is.
+
+    Each rank draws every parameter whole, one at a time, and keeps its own part: the same values as without sharding.
+    """
+    if not any(weight.is_meta for weight in model.parameters()):
+        return
+    model.to_empty(device=device)
+    initialise: Any = model.initialise
+    for name, weight in model.named_parameters():
+        assert isinstance(weight, DTensor)
+        whole = torch.empty(weight.shape, dtype=weight.dtype, device=device)
+        initialise(name, whole)
+        part = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
+        with torch.no_grad():
+            weight.to_local().copy_(part.to_local())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -22,6 +22,7 @@ class TorchStrategy:
 
     module: nn.Module
     optimizer: Optimizer
+    shards_parameters = False
 
     def clip_and_step(self, clip_norm: float) -> float:
         total = torch.nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm)
@@ -33,7 +34,7 @@ class TorchStrategy:
 
     def state(self) -> dict[str, Any]:
         # torch takes DDP's prefix and FSDP's sharding into account
-        model, optimizer = get_state_dict(self.module, self.optimizer)
+        model, optimizer = get_state_dict(self.module, self.optimizer, options=self._options())
         return {"model": model, "optimizer": optimizer}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -42,7 +43,13 @@ class TorchStrategy:
             self.optimizer,
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
+            options=self._options(),
         )
+
+    def _options(self) -> StateDictOptions:
+        """Frozen parameters are the base model's, which the recipe names: they are neither saved nor loaded."""
+        frozen = any(not weight.requires_grad for weight in self.module.parameters())
+        return StateDictOptions(ignore_frozen_params=frozen, strict=not frozen)
 
 
 def refuse_replicate(config: StrategySection) -> None:

@@ -1,0 +1,107 @@
+"""The recipe's `model` section: the built-in Llama, a Hugging Face causal LM, or the user's own file; no torch."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from trainer.fields import AboveZero, Positive, Section, Text
+from trainer.models.presets import PRESETS
+
+
+class RopeScaling(Section):
+    """Llama 3.1's stretching of the slow rotary frequencies, for contexts longer than the `original_length`."""
+
+    factor: AboveZero
+    low_frequency_factor: AboveZero = 1.0
+    high_frequency_factor: AboveZero = 4.0
+    original_length: Positive = 8192
+
+    @model_validator(mode="after")
+    def _order(self) -> RopeScaling:
+        if self.high_frequency_factor <= self.low_frequency_factor:
+            raise ValueError("high_frequency_factor must be above low_frequency_factor")
+        return self
+
+
+class LlamaSection(Section):
+    """The built-in Llama. A preset fills in what the recipe doesn't say; it isn't recorded, its shape is."""
+
+    preset: Text | None = Field(default=None, exclude=True)
+    layers: Positive
+    width: Positive
+    heads: Positive
+    kv_heads: Positive
+    hidden: Positive | None = None  # width of the feed-forward part; default: 8/3 of the width, rounded up to 32
+    vocabulary: Positive = 257  # 256 bytes + the document separator
+    rope_theta: AboveZero = 10000.0
+    rope_scaling: RopeScaling | None = None
+    norm_eps: AboveZero = 1e-5
+    tie_embeddings: bool = False  # the output layer uses the embedding's weights
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: Any) -> Any:
+        name = values.get("preset") if isinstance(values, dict) else None
+        if not isinstance(name, str):
+            return values
+        if name not in PRESETS:
+            close = difflib.get_close_matches(name, PRESETS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(PRESETS)}"
+            raise ValueError(f"there is no preset {name!r}; {hint}")
+        return {**PRESETS[name], **values}
+
+    @model_validator(mode="after")
+    def _shapes(self) -> LlamaSection:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width {self.width} must be a multiple of 2 × heads = {2 * self.heads}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads {self.kv_heads} must divide heads {self.heads}")
+        return self
+
+    @property
+    def feed_forward(self) -> int:
+        return self.hidden or -(-8 * self.width // 3 // 32) * 32
+
+
+class HuggingFaceSection(Section):
+    """Any causal LM of `transformers`, from a local folder or the hub; code from the hub is never run."""
+
+    huggingface: Text
+    weights: Literal["pretrained", "random"] = "pretrained"
+
+
+class ModuleSection(Section):
+    """The user's own Python file; `options` are its own keys, read as `config.model.options`."""
+
+    module: Text  # relative to the folder in which the run starts
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+# Tags hold a space, so that in pydantic's locations they can't be taken for a key.
+MODEL_KINDS: dict[str, type[Section]] = {
+    "built-in model": LlamaSection,
+    "Hugging Face model": HuggingFaceSection,
+    "user model": ModuleSection,
+}
+
+
+def _kind(value: Any) -> str:
+    """By the key that only one kind has; anything else is the built-in model."""
+    for tag, section in MODEL_KINDS.items():
+        if isinstance(value, section):
+            return tag
+    keys = value if isinstance(value, dict) else {}
+    if "huggingface" in keys:
+        return "Hugging Face model"
+    return "user model" if "module" in keys else "built-in model"
+
+
+ModelSection = Annotated[
+    Annotated[LlamaSection, Tag("built-in model")]
+    | Annotated[HuggingFaceSection, Tag("Hugging Face model")]
+    | Annotated[ModuleSection, Tag("user model")],
+    Discriminator(_kind),
+]
