@@ -59,6 +59,20 @@ Beta = Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)]
 AboveZero = Annotated[float, BeforeValidator(_number), Field(gt=0)]
 
 
+def _duration(value: Any) -> float:
+    """Seconds from 55m, 1h30m, 90s, 2d or a plain number of seconds."""
+    parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", value) if isinstance(value, str) else None
+    if parts and any(parts.groups()):
+        return sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True))
+    try:
+        return _number(value)
+    except ValueError:
+        raise ValueError(f"must be a time such as 55m, 1h30m or 90s, not {value!r}") from None
+
+
+Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0)]  # in seconds
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -119,8 +133,10 @@ class OptimizerSection(Section):
 
 
 class ScheduleSection(Section):
+    kind: Literal["cosine", "linear", "constant", "warmup-stable-decay"] = "cosine"
     warmup_steps: Count = 0
-    final_share: Share = 0.1  # of the peak learning rate, at the last step
+    final_share: Share = 0.1  # of the peak learning rate, at the last step; constant has no use for it
+    decay_share: Share = 0.2  # of all steps, for the decay at the end of warmup-stable-decay
 
 
 class StrategySection(Section):
@@ -131,6 +147,37 @@ class StrategySection(Section):
 class CheckpointSection(Section):
     every_steps: Positive = 100
     keep: Positive = 3
+
+
+class WatchSection(Section):
+    """Stopping, bad steps, hangs."""
+
+    notice_file: Text | None = None  # all ranks stop, with a checkpoint, when this exists on any node (spot notice)
+    max_duration: Duration | None = None  # e.g. 55m: stop with a checkpoint that long after each start
+    grace_s: AboveZero = 120.0  # from the wish to stop to the complete checkpoint; then the process ends without it
+    on_bad_step: Literal["skip", "stop"] = "skip"  # loss or gradient that is no number, or a spike
+    max_bad_steps: Positive = 10  # so many in a row stop the run
+    spike_factor: AboveZero | None = None  # bad above median + this × deviation (robust) of recent losses; null: off
+    stall_s: AboveZero = (
+        600.0  # with nothing finished, then the run ends; 3 times that for start, first step, saving
+    )
+
+
+class ProfileSection(Section):
+    steps: tuple[Positive, Positive] | None = None  # first and last step to trace
+    ranks: tuple[Count, ...] = (0,)
+
+    @model_validator(mode="after")
+    def _order(self) -> ProfileSection:
+        if self.steps and self.steps[0] > self.steps[1]:
+            raise ValueError(f"steps are the first and the last one: {self.steps[0]} is after {self.steps[1]}")
+        return self
+
+
+class MetricsSection(Section):
+    sinks: tuple[Literal["jsonl", "tensorboard", "wandb", "mlflow", "prometheus"], ...] = ("jsonl", "tensorboard")
+    prometheus_file: Text | None = None  # for node_exporter's textfile collector; default: metrics.prom in output_dir
+    profile: ProfileSection = ProfileSection()
 
 
 class Recipe(Section):
@@ -145,6 +192,8 @@ class Recipe(Section):
     schedule: ScheduleSection = ScheduleSection()
     strategy: StrategySection
     checkpoint: CheckpointSection = CheckpointSection()
+    watch: WatchSection = WatchSection()
+    metrics: MetricsSection = MetricsSection()
 
     @property
     def output(self) -> Path:
