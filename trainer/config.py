@@ -158,9 +158,7 @@ class WatchSection(Section):
     on_bad_step: Literal["skip", "stop"] = "skip"  # loss or gradient that is no number, or a spike
     max_bad_steps: Positive = 10  # so many in a row stop the run
     spike_factor: AboveZero | None = None  # bad above median + this × deviation (robust) of recent losses; null: off
-    stall_s: AboveZero = (
-        600.0  # with nothing finished, then the run ends; 3 times that for start, first step, saving
-    )
+    stall_s: AboveZero = 600.0  # with nothing finished, then the run ends; 3 times that for start, first step, saving
 
 
 class ProfileSection(Section):

@@ -30,7 +30,7 @@ from trainer.models.llama import Llama
 from trainer.strategies import Strategy, make_strategy
 from trainer.watch.bad_steps import BadSteps
 from trainer.watch.stop import StopFlag
-from trainer.watch.watchdog import DATA, EVALUATION, GRADIENTS, SAVE, START, UPDATE, Watchdog
+from trainer.watch.watchdog import DATA, EVALUATION, GRADIENTS, READY, SAVE, START, UPDATE, Watchdog
 
 
 @dataclass
@@ -175,13 +175,15 @@ def _step(run: Run, windows: Windows, accumulation: int) -> dict[str, float] | N
     batches = _read(run, windows, accumulation)
     data_wait_s = time.monotonic() - started
     # All of a rank's data is there before anything that needs all ranks begins: a rank that waits can still stop.
+    run.watchdog.at(READY, step)
     if run.stop_wanted():
         _stop(run)
     rate = schedule.learning_rate(run.recipe, step)
     optim.set_learning_rate(run.strategy.optimizer, rate)
     tokens = windows.valid_tokens(run.samples_seen, training.global_batch_size)
-    loss, norm = here.sum(_accumulate(run, batches, tokens=tokens))[0], math.nan
+    local, norm = _accumulate(run, batches, tokens=tokens), math.nan
     run.watchdog.at(UPDATE, step)
+    loss = here.sum(local)[0]
     problem = run.bad_steps.problem(loss)
     if problem:
         run.strategy.discard_gradients()

@@ -14,13 +14,14 @@ from trainer.metrics.redaction import redact
 from trainer.metrics.sinks import Record, Sink, make_sink
 
 _QUEUED = 10_000  # records that a slow sink may be behind
-_CLOSE_S = 15.0  # that all sinks together get to write what is left
 
 
 class Metrics:
     """Rank 0's sinks; nothing on the other ranks."""
 
-    def __init__(self, recipe: Recipe, *, active: bool) -> None:
+    def __init__(self, recipe: Recipe, *, active: bool, close_s: float = 15.0) -> None:
+        """close_s: what all sinks together get, at the end, to write what is left."""
+        self._close_s = close_s
         names = dict.fromkeys(recipe.metrics.sinks) if active else {}
         self._sinks = [_Background(name, make_sink(name, recipe)) for name in names]
 
@@ -35,7 +36,7 @@ class Metrics:
         """Waits for what is left to be written, but not for ever."""
         for sink in self._sinks:
             sink.put(None)
-        deadline = time.monotonic() + _CLOSE_S
+        deadline = time.monotonic() + self._close_s
         for sink in self._sinks:
             sink.join(max(0.0, deadline - time.monotonic()))
 
@@ -63,7 +64,7 @@ class _Background:
     def join(self, seconds: float) -> None:
         self._thread.join(seconds)
         if self._thread.is_alive():
-            self._warn(f"didn't write everything within {_CLOSE_S:g} s and is left behind")
+            self._warn("didn't write everything in time at the end")
 
     def _run(self) -> None:
         try:

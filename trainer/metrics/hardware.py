@@ -8,12 +8,12 @@ import torch
 
 # Dense (not "with sparsity") figures of the makers' data sheets, in TFLOP/s: bf16 with the tensor cores, and float32
 # without them (torch's default; TF32 is off). The whole name must match: a MIG slice is less than its GPU.
-_PEAKS: list[tuple[str, float, float]] = [
+_PEAKS: list[tuple[str, float, float | None]] = [
     (r"NVIDIA H100 80GB HBM3|NVIDIA H800", 989.4, 66.9),  # H100 data sheet, SXM
     (r"NVIDIA H100 PCIe", 756.0, 51.0),  # H100 data sheet (2022), PCIe
-    (r"NVIDIA H100 NVL", 835.5, 60.0),  # H100 data sheet (2024), NVL
+    (r"NVIDIA H100 NVL", 835.5, None),  # H100 data sheet (2024), NVL
     (r"NVIDIA H200", 989.4, 66.9),  # H200 data sheet, SXM
-    (r"NVIDIA H200 NVL", 835.5, 60.0),  # H200 data sheet, NVL
+    (r"NVIDIA H200 NVL", 835.5, None),  # H200 data sheet, NVL
     (r"NVIDIA GH200( 120GB| 480GB)?", 989.4, 66.9),  # GH200 data sheet
     (r"NVIDIA B200", 2250.0, 75.0),  # HGX B200 data sheet: 36 PFLOP/s with sparsity for eight
     (r"(NVIDIA )?A100[- ](SXM4|SXM|PCIE|PCIe)[- ](40|80)GB|NVIDIA A100 80GB PCIe|NVIDIA A800.*GB", 312.0, 19.5),
@@ -30,7 +30,6 @@ _PEAKS: list[tuple[str, float, float]] = [
     (r"AMD Instinct MI300X( OAM)?", 1307.4, 163.4),  # MI300X data sheet
     (r"AMD Instinct MI250X.*", 191.5, 23.9),  # MI250X data sheet, by two: each half is a device
 ]
-_TERA = 1e12
 
 
 def device_name(device: torch.device) -> str:
@@ -41,7 +40,8 @@ def peak_flops(name: str, precision: str) -> float | None:
     """Of one device, in FLOP/s; None for a device or precision that isn't in the table."""
     for pattern, bf16, float32 in _PEAKS:
         if re.fullmatch(pattern, name):
-            return {"bf16": bf16 * _TERA, "float32": float32 * _TERA}.get(precision)
+            tera = {"bf16": bf16, "float32": float32}.get(precision)
+            return None if tera is None else tera * 1e12
     return None
 
 

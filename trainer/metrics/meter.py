@@ -79,7 +79,7 @@ class Meter:
         return figures
 
     def _utilisation(self) -> float | None:
-        """Model FLOP/s by peak, in steps alone (pauses are in the goodput). None also when more than the peak: our error."""
+        """Model FLOP/s by peak, in steps alone (pauses are in the goodput). More than the peak is our error: None."""
         if self.flops_per_token is None or self.peak_flops is None or not self._steps:
             return None
         reached = self.flops_per_token * self.positions_per_step * len(self._steps) / max(sum(self._steps), 1e-9)

@@ -38,9 +38,7 @@ EVENTS: dict[str, dict[str, Field]] = {
         "data_wait_s": Field("s", "of which rank 0 waited for data"),
     },
     "window": {
-        "tokens_per_s": Field(
-            "tokens/s", "whole run, since the window before, with pauses for saving and evaluation"
-        ),
+        "tokens_per_s": Field("tokens/s", "whole run, since the window before, with pauses for saving and evaluation"),
         "tokens_per_s_per_rank": Field("tokens/s", "the same by the world size"),
         "step_s_p50": Field("s", "median step time of the window, on rank 0"),
         "step_s_p95": Field("s", "95th percentile of it"),
@@ -50,9 +48,7 @@ EVENTS: dict[str, dict[str, Field]] = {
         "memory_peak_bytes": Field("bytes", "largest of any rank: allocated on the GPU, or the process's on a CPU"),
         "bad_steps": Field("steps", "skipped since the first start"),
         "goodput": Field("", "share of the time since this start that went into steps that count"),
-        "goodput_since_first_start": Field(
-            "", "since the run's first start, without steps that were lost"
-        ),
+        "goodput_since_first_start": Field("", "since the run's first start, without steps that were lost"),
         "mfu": Field("", "model FLOP/s by the dense peak; none when either isn't known", optional=True),
     },
     "bad_step": {

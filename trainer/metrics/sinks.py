@@ -30,7 +30,12 @@ class Sink(Protocol):
 
 def make_sink(name: str, recipe: Recipe) -> Sink:
     sinks: dict[str, Callable[[Recipe], Sink]] = {
-        "jsonl": Jsonl, "tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow, "prometheus": Prometheus}
+        "jsonl": Jsonl,
+        "tensorboard": TensorBoard,
+        "wandb": WandB,
+        "mlflow": MLflow,
+        "prometheus": Prometheus,
+    }
     return sinks[name](recipe)
 
 

@@ -36,7 +36,7 @@ class BadSteps:
         limit = median + factor * max(deviation, _FLOOR * abs(median))
         if loss <= limit:
             return None
-        return f"the loss {loss:.4g} is a spike: above {limit:.4g} (median of the last {len(self._losses)}: {median:.4g})"
+        return f"the loss {loss:.4g} is a spike: above {limit:.4g} (median of {len(self._losses)}: {median:.4g})"
 
     def good(self, loss: float) -> None:
         self._losses.append(loss)

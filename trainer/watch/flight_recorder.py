@@ -6,8 +6,6 @@ from pathlib import Path
 
 from torch._C import _distributed_c10d as c10d  # it has no public name
 
-from trainer.checkpoint_files import write_atomically
-
 
 def enable() -> None:
     """Called before the process group is made. The user's own setting stays."""
@@ -27,5 +25,5 @@ def dump(output: Path, rank: int) -> Path | None:
         return None
     path = output / "stalls" / f"rank-{rank}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(recorded, indent=1).encode())
+    path.write_text(json.dumps(recorded, indent=1), encoding="utf-8")
     return path

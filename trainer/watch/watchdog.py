@@ -24,9 +24,10 @@ from trainer.watch import beats, flight_recorder
 from trainer.watch.beats import Beat
 from trainer.watch.stop import StopFlag
 
-START, DATA, GRADIENTS, UPDATE, EVALUATION, SAVE = (
+START, DATA, READY, GRADIENTS, UPDATE, EVALUATION, SAVE = (
     "start",
     "waiting for data",
+    "waiting for all ranks to have data",
     "gradients",
     "optimizer step",
     "evaluation",
@@ -132,8 +133,8 @@ class Watchdog:
                 self._stop.set(f"watch.max_duration of {config.max_duration:g} s is over")
             if self._stop.raised and now - self._stop.since > config.grace_s:
                 self._say(
-                    f"asked to stop {config.grace_s:g} s ago ({self._stop.reason}), and there is no checkpoint yet (step "
-                    f"{self._step}, {self._phase}); the run will go on from the one before: raise watch.grace_s."
+                    f"asked to stop {config.grace_s:g} s ago ({self._stop.reason}), and no checkpoint is complete "
+                    f"(step {self._step}, {self._phase}); the run will go on from an older one: raise watch.grace_s."
                 )
                 self._end_process(GraceOver.exit_code)
                 return
