@@ -75,5 +75,5 @@ def test_a_duration_is_written_like_a_person_would(text: str, seconds: float) ->
 
 @pytest.mark.parametrize("text", ["soon", "5 minutes", "0s", "-3", "m"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="watch.max_duration"):
+    with pytest.raises(ConfigError, match=r"watch\.max_duration"):
         load(RECIPE, [f"watch.max_duration={text}"])

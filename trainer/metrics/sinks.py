@@ -114,6 +114,7 @@ class WandB:
 
     def open(self) -> None:
         wandb: Any = importlib.import_module("wandb")
+        os.environ.setdefault("WANDB_INIT_TIMEOUT", "30")  # seconds without its server
         folder = self._recipe.output.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(
@@ -122,7 +123,7 @@ class WandB:
             resume="allow",
             dir=str(folder),
             config=redact_all(self._recipe.model_dump(mode="json")),
-            settings=wandb.Settings(silent=True, console="off", init_timeout=30),
+            settings=wandb.Settings(silent=True, console="off"),
         )
         self._run.define_metric("*", step_metric="optimizer_step")
 
