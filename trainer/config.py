@@ -154,7 +154,9 @@ class WatchSection(Section):
 
     notice_file: Text | None = None  # all ranks stop, with a checkpoint, when this exists on any node (spot notice)
     max_duration: Duration | None = None  # e.g. 55m: stop with a checkpoint that long after each start
-    grace_s: AboveZero = 120.0  # from the wish to stop to the complete checkpoint; then the process ends without it
+    # From the wish to stop to the complete checkpoint; then the process ends without it. Less than the 120 s of `fab
+    # stop`, to have the last word; torchrun by itself kills after 30 s: give it --shutdown-timeout.
+    grace_s: AboveZero = 110.0
     on_bad_step: Literal["skip", "stop"] = "skip"  # loss or gradient that is no number, or a spike
     max_bad_steps: Positive = 10  # so many in a row stop the run
     spike_factor: AboveZero | None = None  # bad above median + this × deviation (robust) of recent losses; null: off

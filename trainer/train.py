@@ -71,7 +71,7 @@ def train(recipe: Recipe) -> None:
             run = _set_up(recipe, here, stop, watchdog)
             try:
                 _resume(run)
-                if run.step >= recipe.training.steps:
+                if run.step >= recipe.training.steps and _is_finished(run):
                     run.say(f"already finished: step {run.step} of {recipe.training.steps} is in {recipe.output}")
                     return
                 _loop(run, accumulation)
@@ -280,7 +280,7 @@ def _loss_sum(run: Run, batch: tuple[Any, Any]) -> Tensor:
 
 
 def _evaluate(run: Run) -> None:
-    """Mean nats per valid token over the held-out windows, divided over ranks. Without a result when asked to stop."""
+    """Mean nats per valid token over the held-out windows, divided over ranks. Raises Stopped in between."""
     here, micro = run.here, run.recipe.training.micro_batch_size
     windows, scored = held_out_windows(run.recipe, run.corpus)
     mine = list(range(here.rank, scored, here.world))
@@ -290,7 +290,7 @@ def _evaluate(run: Run) -> None:
         for start in range(0, -(-scored // here.world), micro):
             run.watchdog.at(EVALUATION, run.step)
             if run.stop_wanted():
-                return
+                _stop(run)
             batch = windows.read(mine[start : start + micro], size=micro)
             with torch.no_grad():
                 loss += float(_loss_sum(run, batch))
@@ -322,7 +322,20 @@ def _save(run: Run) -> None:
     run.metrics.event("checkpoint", run.step, seconds=time.monotonic() - started)
 
 
+def _is_finished(run: Run) -> bool:
+    """Whether an earlier start wrote the result of this step, as rank 0 sees it."""
+
+    def written() -> bool:
+        path = run.recipe.output / "finished.json"
+        return path.exists() and f'"step": {run.step},' in path.read_text()
+
+    finished = run.here.together(written, error=CheckpointError, what="read finished.json")
+    return run.here.from_rank(finished if run.here.rank == 0 else None, source=0)
+
+
 def _finish(run: Run) -> None:
+    if math.isnan(run.held_out_loss):  # stopped in the last step's evaluation
+        _evaluate(run)
     result = {
         "step": run.step,
         "steps": run.recipe.training.steps,

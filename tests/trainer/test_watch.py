@@ -60,6 +60,8 @@ def session(start_module: Start, tmp_path_factory: pytest.TempPathFactory) -> di
         "notice": Case("notice", root / "notice", [*common, FOREVER], root / "notice file"),
         "max duration": Case("none", root / "max duration", [*common, FOREVER, "watch.max_duration=1s"]),
         "evaluation": Case("stop in evaluation", root / "evaluation", [*common, "training.evaluate_every=2"]),
+        "last evaluation": Case("stop in evaluation", root / "last evaluation", common),
+        "again": Case("none", root / "last evaluation", common),
         "two signals": Case("two signals", root / "two signals", common),
     }
     outputs = [finish(process) for process in run_ranks(start_module, list(cases.values()))]
@@ -136,6 +138,13 @@ def test_an_evaluation_that_was_cut_short_reports_nothing(session: dict[str, Any
     assert events(session["folders"]["evaluation"], "stop")[0]["step"] == 2
 
 
+def test_a_run_that_was_stopped_in_its_last_evaluation_is_finished_by_the_same_command(session: dict[str, Any]) -> None:
+    output = session["folders"]["last evaluation"]
+    assert (session["codes"]["last evaluation"], session["codes"]["again"]) == (75, 0)
+    assert events(output, "stop")[0]["step"] == events(output, "eval")[0]["step"] == 6
+    assert json.loads((output / "finished.json").read_text())["held_out_loss"] < 6
+
+
 def test_every_event_has_the_fields_of_the_schema(session: dict[str, Any]) -> None:
     seen = set()
     for output in session["folders"].values():
@@ -145,7 +154,7 @@ def test_every_event_has_the_fields_of_the_schema(session: dict[str, Any]) -> No
             seen.add(event)
             given = set(record) - {"event", "step", "time"}
             assert {name for name, known in fields.items() if not known.optional} <= given <= set(fields), event
-    assert seen == set(EVENTS) - {"resume"}
+    assert seen == set(EVENTS)
 
 
 @pytest.mark.parametrize("fault", ["asleep in data", "suspended"])
