@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from trainer.errors import ConfigError
-from trainer.fields import AboveZero, Beta, Count, FromZero, InnerShare, Name, Positive, Section, Share, Text
+from trainer.fields import AboveZero, Beta, Count, Duration, FromZero, InnerShare, Name, Positive, Section, Share, Text
 from trainer.models.sections import ModelSection, ModuleSection
 from trainer.strategies import STRATEGIES
 
@@ -62,8 +62,10 @@ class OptimizerSection(Section):
 
 
 class ScheduleSection(Section):
+    kind: Literal["cosine", "linear", "constant", "warmup-stable-decay"] = "cosine"
     warmup_steps: Count = 0
-    final_share: Share = 0.1  # of the peak learning rate, at the last step
+    final_share: Share = 0.1  # of the peak learning rate, at the last step; constant has no use for it
+    decay_share: Share = 0.2  # of all steps, for the decay at the end of warmup-stable-decay
 
 
 class StrategySection(Section):
@@ -74,6 +76,37 @@ class StrategySection(Section):
 class CheckpointSection(Section):
     every_steps: Positive = 100
     keep: Positive = 3
+
+
+class WatchSection(Section):
+    """Stopping, bad steps, hangs."""
+
+    notice_file: Text | None = None  # all ranks stop, with a checkpoint, when this exists on any node (spot notice)
+    max_duration: Duration | None = None  # e.g. 55m: stop with a checkpoint that long after each start
+    # From the wish to stop to the complete checkpoint; then the process ends without it. Less than the 120 s of `fab
+    # stop`, to have the last word; torchrun by itself kills after 30 s: give it --shutdown-timeout.
+    grace_s: AboveZero = 110.0
+    on_bad_step: Literal["skip", "stop"] = "skip"  # loss or gradient that is no number, or a spike
+    max_bad_steps: Positive = 10  # so many in a row stop the run
+    spike_factor: AboveZero | None = None  # bad above median + this × deviation (robust) of recent losses; null: off
+    stall_s: AboveZero = 600.0  # with nothing finished, then the run ends; 3 times that for start, first step, saving
+
+
+class ProfileSection(Section):
+    steps: tuple[Positive, Positive] | None = None  # first and last step to trace
+    ranks: tuple[Count, ...] = (0,)
+
+    @model_validator(mode="after")
+    def _order(self) -> ProfileSection:
+        if self.steps and self.steps[0] > self.steps[1]:
+            raise ValueError(f"steps are the first and the last one: {self.steps[0]} is after {self.steps[1]}")
+        return self
+
+
+class MetricsSection(Section):
+    sinks: tuple[Literal["jsonl", "tensorboard", "wandb", "mlflow", "prometheus"], ...] = ("jsonl", "tensorboard")
+    prometheus_file: Text | None = None  # for node_exporter's textfile collector; default: metrics.prom in output_dir
+    profile: ProfileSection = ProfileSection()
 
 
 class Recipe(Section):
@@ -88,6 +121,8 @@ class Recipe(Section):
     schedule: ScheduleSection = ScheduleSection()
     strategy: StrategySection
     checkpoint: CheckpointSection = CheckpointSection()
+    watch: WatchSection = WatchSection()
+    metrics: MetricsSection = MetricsSection()
 
     @model_validator(mode="after")
     def _own_data(self) -> Recipe:

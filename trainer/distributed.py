@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from trainer.errors import ConfigError, TrainerError
+from trainer.watch import flight_recorder
 
 T = TypeVar("T")
-_TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Processes:
     local_world: int
     device: torch.device
     control: dist.ProcessGroup
+    store: dist.Store  # small facts, without collectives; threads take a clone of it
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, by rank."""
@@ -46,6 +47,12 @@ class Processes:
         dist.all_reduce(tensor, group=self.control)
         return [float(value) for value in tensor]
 
+    def maximum(self, *values: float) -> list[float]:
+        """The largest over ranks, in float64."""
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
+        return [float(value) for value in tensor]
+
     def barrier(self) -> None:
         dist.barrier(group=self.control)
 
@@ -64,20 +71,25 @@ class Processes:
 
 
 @contextmanager
-def processes() -> Iterator[Processes]:
-    """Joins the other ranks, if any; leaves in order when the body ends without an error."""
+def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
+    """Joins the other ranks, if any; leaves in order when the body ends without an error.
+
+    timeout_s: of a collective.
+    """
     rank, world = _environment("RANK", 0), _environment("WORLD_SIZE", 1)
     local_rank, local_world = _environment("LOCAL_RANK", 0), _environment("LOCAL_WORLD_SIZE", 1)
     device = _device(local_rank, local_world)
     backend = "nccl" if device.type == "cuda" else "gloo"
+    flight_recorder.enable()
+    timeout = timedelta(seconds=timeout_s)
+    store: dist.Store = dist.HashStore()  # started alone: the same code path, with a store in memory
     if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=_TIMEOUT)
-    else:  # started alone: the same code path, with a store in memory
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=_TIMEOUT)
+        store, rank, world = next(dist.rendezvous("env://", timeout=timeout))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     try:
-        control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+        control = dist.new_group(backend="gloo", timeout=timeout)
         assert isinstance(control, dist.ProcessGroup)
-        here = Processes(rank, world, local_rank, local_world, device, control)
+        here = Processes(rank, world, local_rank, local_world, device, control, store)
         yield here
         here.barrier()  # a rank that leaves early would abort the others' connections
     finally:

@@ -3,8 +3,10 @@
 TrainerError            1   anything below; on its own: a failure of the run
 ├── ConfigError         2   the recipe or the command line is wrong
 ├── CheckpointError     3   a checkpoint cannot be written or read
+├── BadStep             4   the loss or the gradient is no number, or the loss is a spike
 ├── DataError           5   data cannot be read, is damaged, or does not fit the recipe
-├── NonFiniteLoss       4   the loss or the gradient is not a number any more
+├── Stalled             6   no rank finished anything for watch.stall_s
+├── GraceOver           7   asked to stop, and no checkpoint was complete within watch.grace_s
 └── Stopped            75   asked to stop, and stopped with a checkpoint (EX_TEMPFAIL)
 """
 
@@ -33,10 +35,22 @@ class DataError(TrainerError):
     exit_code = 5
 
 
-class NonFiniteLoss(TrainerError):
-    """The loss or the gradient norm is NaN or infinite."""
+class BadStep(TrainerError):
+    """The loss or the gradient norm is no number, or the loss far above the recent ones. No weight was changed."""
 
     exit_code = 4
+
+
+class Stalled(TrainerError):
+    """Nothing was finished for too long; the rank that the others wait for is named, if one is behind."""
+
+    exit_code = 6
+
+
+class GraceOver(TrainerError):
+    """Asked to stop, but the checkpoint wasn't complete in time; the one before it is untouched."""
+
+    exit_code = 7
 
 
 class Stopped(TrainerError):

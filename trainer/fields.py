@@ -57,5 +57,19 @@ FromZero = Annotated[float, BeforeValidator(_number), Field(ge=0)]
 AboveZero = Annotated[float, BeforeValidator(_number), Field(gt=0)]
 
 
+def _duration(value: Any) -> float:
+    """Seconds from 55m, 1h30m, 90s, 2d or a plain number of seconds."""
+    parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", value) if isinstance(value, str) else None
+    if parts and any(parts.groups()):
+        return sum(int(part or 0) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True))
+    try:
+        return _number(value)
+    except ValueError:
+        raise ValueError(f"must be a time such as 55m, 1h30m or 90s, not {value!r}") from None
+
+
+Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0)]  # in seconds
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())

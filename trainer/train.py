@@ -2,7 +2,6 @@
 
 import json
 import math
-import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainer import optim
+from trainer import optim, schedule
 from trainer.checkpoint import Checkpoints
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe, accumulation_steps
@@ -20,25 +19,19 @@ from trainer.data.opening import Data, check_packing, open_together
 from trainer.data.prefetch import Feed, StepData
 from trainer.data.user_data import UserData, UserFeed
 from trainer.distributed import Processes, processes
-from trainer.errors import CheckpointError, ConfigError, NonFiniteLoss, Stopped
+from trainer.errors import CheckpointError, ConfigError, Stopped
 from trainer.loss import LossSum
-from trainer.metrics import Metrics, progress_line
+from trainer.metrics import Metrics, hardware
+from trainer.metrics.meter import Meter
+from trainer.metrics.profiler import Profiler
+from trainer.metrics.progress import Progress, progress_line
 from trainer.models.build import build, check_fits, load_code, vocabulary
+from trainer.models.flops import flops_per_token
 from trainer.randomness import seed_for
 from trainer.strategies import Strategy, make_strategy
-
-
-class StopFlag:
-    """Set by SIGTERM or SIGINT; the handler does nothing else, because it may run at any point."""
-
-    def __init__(self) -> None:
-        self.raised = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._raise)
-
-    def _raise(self, number: int, frame: object) -> None:
-        del number, frame
-        self.raised = True
+from trainer.watch.bad_steps import BadSteps
+from trainer.watch.stop import StopFlag
+from trainer.watch.watchdog import DATA, EVALUATION, GRADIENTS, READY, SAVE, START, UPDATE, Watchdog
 
 
 @dataclass
@@ -52,7 +45,11 @@ class Run:
     data: Data | UserData
     checkpoints: Checkpoints
     metrics: Metrics
+    meter: Meter
+    progress: Progress
     stop: StopFlag
+    watchdog: Watchdog
+    bad_steps: BadSteps
     step: int = 0
     samples_seen: int = 0
     saved_step: int = -1
@@ -60,29 +57,34 @@ class Run:
     held_out_loss: float = math.nan
 
     def say(self, text: str) -> None:
-        if self.here.rank == 0:
-            print(text, flush=True)
+        self.progress.say(text)
+
+    def stop_wanted(self) -> bool:
+        """Whether any rank was asked to stop: the same answer on all ranks, which ask at the same point."""
+        return self.here.sum(float(self.stop.raised))[0] > 0
 
 
 def train(recipe: Recipe) -> None:
     """Trains to the recipe's last step. Raises TrainerError kinds, the same one on every rank."""
-    stop = StopFlag()
-    with processes() as here:
+    patience = 4 * recipe.watch.stall_s  # the watchdog, which names the rank at fault, comes before a time-out
+    with StopFlag() as stop, processes(timeout_s=max(600.0, patience)) as here:
         accumulation_steps(recipe, here.world)  # refused before anything expensive starts
-        run = _set_up(recipe, here, stop)
-        try:
-            _resume(run)
-            if run.step >= recipe.training.steps:
-                run.say(f"already finished: step {run.step} of {recipe.training.steps} is in {recipe.output}")
-                return
-            _loop(run)
-            _finish(run)
-        finally:
-            run.metrics.close()
-            run.data.close()
+        with Watchdog(here, recipe.watch, stop, output=recipe.output) as watchdog:
+            run = _set_up(recipe, here, stop, watchdog)
+            try:
+                _resume(run)
+                if run.step >= recipe.training.steps and _is_finished(run):
+                    run.say(f"already finished: step {run.step} of {recipe.training.steps} is in {recipe.output}")
+                    return
+                _loop(run)
+                _finish(run)
+            finally:
+                run.metrics.close()
+                run.data.close()
 
 
-def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
+def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog) -> Run:
+    watchdog.at(START, 0)
     code = load_code(recipe)
     if code is not None and recipe.data.source == "module":
         data: Data | UserData = UserData(recipe, code, here)
@@ -97,19 +99,46 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
     check_packing(recipe.data, built.model)
     check_fits(built.model, ids=data.vocabulary, length=recipe.data.sequence_length)
     size = sum(weight.numel() for weight in built.model.parameters())
+    device = hardware.device_name(here.device)
+    meter = Meter(
+        world=here.world,
+        positions_per_step=recipe.training.global_batch_size * recipe.data.sequence_length,
+        flops_per_token=flops_per_token(built.model, recipe.data.sequence_length),
+        peak_flops=hardware.peak_flops(device, recipe.training.precision),
+    )
     strategy.prepare(built.model, make_optimizer)
-
-    def say(text: str) -> None:
-        if here.rank == 0:
-            print(text, flush=True)
-
-    checkpoints = Checkpoints(recipe.output, here, keep=recipe.checkpoint.keep, say=say)
-    metrics = Metrics(recipe.output, active=here.rank == 0)
-    run = Run(recipe, here, strategy, built.loss_sum, data, checkpoints, metrics, stop)
-    say(f"{recipe.experiment}: {size:,} parameters, {here.world} ranks on {here.device.type}, {recipe.strategy.name}")
-    metrics.event("start", 0, world=here.world, strategy=recipe.strategy.name, parameters=size)
+    progress = Progress(active=here.rank == 0)
+    checkpoints = Checkpoints(recipe.output, here, keep=recipe.checkpoint.keep, say=progress.say)
+    metrics = Metrics(recipe, active=here.rank == 0)
+    bad_steps = BadSteps(recipe.watch)
+    run = Run(
+        recipe,
+        here,
+        strategy,
+        built.loss_sum,
+        data,
+        checkpoints,
+        metrics,
+        meter,
+        progress,
+        stop,
+        watchdog,
+        bad_steps,
+    )
+    name = recipe.strategy.name
+    run.say(f"{recipe.experiment}: {size:,} parameters, {here.world} ranks on {here.device.type}, {name}")
+    metrics.event(
+        "start",
+        0,
+        world=here.world,
+        strategy=name,
+        parameters=size,
+        device=device,
+        flops_per_token=meter.flops_per_token,
+        peak_flops=meter.peak_flops,
+    )
     for note in data.notes:
-        say(note)
+        run.say(note)
     return run
 
 
@@ -127,68 +156,120 @@ def _resume(run: Run) -> None:
             )
         if manifest.get("data_digest") != run.data.digest:
             run.say("note: the training documents are not those of the checkpoint")
+        if note := schedule.changed_plan(manifest["config"], recipe):
+            run.say(note)
 
     resumed = run.checkpoints.resume(run.strategy, check=check)
     if resumed is not None:
         run.step = run.saved_step = resumed.step
         run.samples_seen = resumed.manifest["samples_seen"]
+        if "goodput" in resumed.manifest:
+            run.meter.resume(resumed.manifest["goodput"])
+            run.bad_steps.total = resumed.manifest["bad_steps"]
         run.say(f"resumed from step {run.step}")
         run.metrics.event("resume", run.step, samples_seen=run.samples_seen)
 
 
 def _loop(run: Run) -> None:
-    with run.data.feed(run.recipe, rank=run.here.rank, world=run.here.world) as feed:
-        _steps(run, feed)
-
-
-def _steps(run: Run, feed: Feed | UserFeed) -> None:
-    training, here = run.recipe.training, run.here
+    profiler = Profiler(run.recipe.output, run.recipe.metrics.profile, rank=run.here.rank)
     began, first_step = time.monotonic(), run.step
-    logged, logged_tokens = began, 0
-    while run.step < training.steps:
-        started, step = time.monotonic(), run.step + 1
-        rate = optim.learning_rate(run.recipe, step)
-        optim.set_learning_rate(run.strategy.optimizer, rate)
-        data = feed.step(run.samples_seen)
-        tokens = data.tokens
-        local = _accumulate(run, data)
-        # One small message a step: the loss for all, and whether anyone was asked to stop.
-        run.loss, stops = here.sum(local, float(run.stop.raised))
-        if not math.isfinite(run.loss):
-            raise NonFiniteLoss(f"the loss is {run.loss} at step {step}; lower optimizer.learning_rate.")
-        norm = run.strategy.clip_and_step(training.clip_norm)
-        if not math.isfinite(norm):
-            raise NonFiniteLoss(f"the gradient norm is {norm} at step {step}; lower optimizer.learning_rate.")
-        run.step, run.samples_seen = step, run.samples_seen + training.global_batch_size
-        now = time.monotonic()
-        logged_tokens += tokens
-        numbers = {"loss": run.loss, "learning_rate": rate, "gradient_norm": norm}
-        speed = tokens / max(now - started, 1e-9)
-        run.metrics.event("step", step, **numbers, tokens=tokens, tokens_per_s=speed, data_wait=data.waited_s)
-        if step % training.log_every == 0 or step == training.steps:
-            eta = (now - began) / (step - first_step) * (training.steps - step)
-            speed = logged_tokens / max(now - logged, 1e-9)
-            run.say(progress_line(step, training.steps, **numbers, tokens_per_s=speed, eta=eta))
-            logged, logged_tokens = now, 0
-        if step % training.evaluate_every == 0 or step == training.steps:
-            _evaluate(run)
-        if step % run.recipe.checkpoint.every_steps == 0 or step == training.steps or stops:
-            _save(run)
-        if stops and step < training.steps:
-            raise Stopped(f"stopped at step {step} of {training.steps} with a checkpoint in {run.recipe.output}.")
+    try:
+        with run.data.feed(run.recipe, rank=run.here.rank, world=run.here.world) as feed:
+            while run.step < run.recipe.training.steps:
+                profiler.before(run.step + 1)
+                numbers = _step(run, feed)
+                profiler.after(run.step)
+                if numbers is not None:
+                    left = (time.monotonic() - began) / (run.step - first_step) * (run.recipe.training.steps - run.step)
+                    _report(run, numbers, eta=left)
+                _evaluate_and_save(run)
+    finally:
+        profiler.close(run.step)
+
+
+def _step(run: Run, feed: Feed | UserFeed) -> dict[str, float] | None:
+    """One optimizer step; its numbers, or None when it was bad and skipped. Raises Stopped before it has begun."""
+    training, here, started, step = run.recipe.training, run.here, time.monotonic(), run.step + 1
+    run.watchdog.at(DATA, step)
+    data = feed.step(run.samples_seen)
+    # All of a rank's data is there before anything that needs all ranks begins: a rank that waits can still stop.
+    run.watchdog.at(READY, step)
+    if run.stop_wanted():
+        _stop(run)
+    rate = schedule.learning_rate(run.recipe, step)
+    optim.set_learning_rate(run.strategy.optimizer, rate)
+    local, norm = _accumulate(run, data), math.nan
+    run.watchdog.at(UPDATE, step)
+    loss = here.sum(local)[0]
+    problem = run.bad_steps.problem(loss)
+    if problem:
+        run.strategy.discard_gradients()
+    else:
+        norm = run.strategy.clip_and_step(training.clip_norm)  # leaves the weights alone unless the norm is finite
+        problem = None if math.isfinite(norm) else f"the gradient norm is {norm}"
+    seconds = time.monotonic() - started
+    if problem:
+        _bad_step(run, step, problem, loss=loss, norm=norm)
+        return None
+    run.bad_steps.good(loss)
+    run.meter.step(seconds, tokens=data.tokens, data_wait_s=data.waited_s)
+    run.step, run.samples_seen, run.loss = step, run.samples_seen + training.global_batch_size, loss
+    numbers = {"loss": loss, "learning_rate": rate, "gradient_norm": norm}
+    speed = {"tokens_per_s": data.tokens / max(seconds, 1e-9), "step_s": seconds, "data_wait_s": data.waited_s}
+    run.metrics.event("step", step, **numbers, tokens=data.tokens, **speed)
+    return numbers | speed
+
+
+def _stop(run: Run) -> None:
+    """All ranks at once: a checkpoint of what is finished, then the end."""
+    reason = next(reason for reason in run.here.gather(run.stop.reason) if reason)
+    run.metrics.event("stop", run.step, reason=reason)
+    _save(run)
+    run.stop.served()
+    steps, output = run.recipe.training.steps, run.recipe.output
+    raise Stopped(f"stopped at step {run.step} of {steps} with a checkpoint in {output} ({reason}).")
+
+
+def _bad_step(run: Run, step: int, problem: str, *, loss: float, norm: float) -> None:
+    """Goes on with the next data, weights as they were. Raises BadStep when the recipe wants the end instead."""
+    counted = {"in_a_row": run.bad_steps.in_a_row + 1, "total": run.bad_steps.total + 1}
+    run.metrics.event("bad_step", step, reason=problem, loss=loss, gradient_norm=norm, **counted)
+    run.bad_steps.bad(step, problem)
+    run.say(f"bad step {step} skipped: {problem}; {counted['in_a_row']} in a row, {counted['total']} in all")
+    run.step, run.samples_seen = step, run.samples_seen + run.recipe.training.global_batch_size
+
+
+def _report(run: Run, numbers: dict[str, float], *, eta: float) -> None:
+    step, training = run.step, run.recipe.training
+    keep = step % training.log_every == 0 or step == training.steps
+    if keep:
+        wait, memory = run.here.maximum(run.meter.data_wait_s, float(hardware.memory_peak(run.here.device)))
+        figures = {**run.meter.window(), "data_wait_s": wait, "memory_peak_bytes": int(memory)}
+        run.metrics.event("window", step, **figures, bad_steps=run.bad_steps.total)
+        numbers = numbers | figures
+    run.progress.step(progress_line(step, training.steps, **numbers, eta=eta), keep=keep)
+
+
+def _evaluate_and_save(run: Run) -> None:
+    step, training = run.step, run.recipe.training
+    if step % training.evaluate_every == 0 or step == training.steps:
+        _evaluate(run)
+    if step % run.recipe.checkpoint.every_steps == 0 or step == training.steps:
+        _save(run)
 
 
 def _accumulate(run: Run, data: StepData) -> float:
     """Gradients of the mean loss over the step's tokens; returns this rank's share of that loss."""
     here, total = run.here, torch.zeros((), device=run.here.device)
+    # Ranks hold unequal numbers of valid tokens, and strategies average over ranks: world / tokens makes that average
+    # the mean over all tokens of the step.
+    scale = here.world / max(1, data.tokens)
     for index, batch in enumerate(data.batches):
-        # Ranks hold unequal numbers of valid tokens, and strategies average over ranks: world / tokens makes that
-        # average the mean over all tokens of the step.
-        scale = here.world / max(1, data.tokens)
+        run.watchdog.at(GRADIENTS, run.step + 1)
         # What a forward pass draws (dropout) is the same in a resumed run.
         torch.manual_seed(seed_for(run.recipe.seed, data.start, index, here.rank))
 
-        def forward(batch: Any = batch, scale: float = scale) -> Tensor:
+        def forward(batch: Any = batch) -> Tensor:
             return _loss_sum(run, batch)[0] * scale
 
         total += run.strategy.backward(forward, last=index == len(data.batches) - 1)
@@ -203,21 +284,25 @@ def _loss_sum(run: Run, batch: Any) -> tuple[Tensor, int]:
 
 
 def _evaluate(run: Run) -> None:
-    """The mean loss over the held-out targets, divided over ranks."""
-    here = run.here
+    """The mean loss over the held-out targets, divided over ranks. Raises Stopped in between."""
+    here, started = run.here, time.monotonic()
     batches = run.data.held_out_batches(run.recipe, rank=here.rank, world=here.world)
     if batches is None:
         return
-    run.strategy.module.eval()
     loss, tokens = 0.0, 0
-    for batch, counts in batches:
-        with torch.no_grad():
-            summed, counted = _loss_sum(run, batch)
-        loss, tokens = loss + float(summed) * counts, tokens + counted * counts
+    run.strategy.module.eval()
+    with run.meter.pause("evaluation_s"):
+        for batch, counts in batches:
+            run.watchdog.at(EVALUATION, run.step)
+            if run.stop_wanted():
+                _stop(run)
+            with torch.no_grad():
+                summed, counted = _loss_sum(run, batch)
+            loss, tokens = loss + float(summed) * counts, tokens + counted * counts
+        loss, total = here.sum(loss, float(tokens))
     run.strategy.module.train()
-    loss, total = here.sum(loss, float(tokens))
     run.held_out_loss = loss / max(1.0, total)
-    run.metrics.event("eval", run.step, loss=run.held_out_loss)
+    run.metrics.event("eval", run.step, loss=run.held_out_loss, seconds=time.monotonic() - started)
     run.say(f"step {run.step}/{run.recipe.training.steps}  held-out loss {run.held_out_loss:.4f}")
 
 
@@ -232,13 +317,30 @@ def _save(run: Run) -> None:
         "config": run.recipe.model_dump(mode="json"),
         "data_digest": run.data.digest,
         "torch": torch.__version__,
+        "goodput": run.meter.facts(),
+        "bad_steps": run.bad_steps.total,
     }
-    run.checkpoints.save(run.step, run.strategy, facts=facts)
+    run.watchdog.at(SAVE, run.step)
+    with run.meter.pause("checkpoint_stall_s"):
+        run.checkpoints.save(run.step, run.strategy, facts=facts)
     run.saved_step = run.step
     run.metrics.event("checkpoint", run.step, seconds=time.monotonic() - started)
 
 
+def _is_finished(run: Run) -> bool:
+    """Whether an earlier start wrote the result of this step, as rank 0 sees it."""
+
+    def written() -> bool:
+        path = run.recipe.output / "finished.json"
+        return path.exists() and f'"step": {run.step},' in path.read_text()
+
+    finished = run.here.together(written, error=CheckpointError, what="read finished.json")
+    return run.here.from_rank(finished if run.here.rank == 0 else None, source=0)
+
+
 def _finish(run: Run) -> None:
+    if math.isnan(run.held_out_loss):  # stopped in the last step's evaluation
+        _evaluate(run)
     result = {
         "step": run.step,
         "steps": run.recipe.training.steps,

@@ -3,9 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,23 @@ def command(world: int, *overrides: str, launcher: Sequence[str] = (), recipe: P
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts a process in its own session; whatever is left of it at the end of the test is killed."""
+    yield from _starting()
+
+
+@pytest.fixture(scope="module")
+def start_module() -> Iterator[Start]:
+    """The same for processes that the tests of a module share."""
+    yield from _starting()
+
+
+def _starting() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
-    def launch(argv: Sequence[str]) -> "subprocess.Popen[str]":
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    def launch(argv: Sequence[str], *, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+        common = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
         process = subprocess.Popen(
             list(argv),
-            env=environment,
+            env={**os.environ, **common, **(environment or {})},
             text=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -51,6 +62,12 @@ def start() -> Iterator[Start]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def finish(process: "subprocess.Popen[str]", *, code: int | None = 0) -> str:

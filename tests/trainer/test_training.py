@@ -3,23 +3,16 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import DEADLINE_S, Start, command, events, finish, numbers
+from tests.trainer.conftest import DEADLINE_S, Start, command, events, finish, free_port, numbers
 
 STEPS = "training.steps=6"
 CLIP = "training.clip_norm=0.05"  # well below the norms of a fresh model, so that clipping counts
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

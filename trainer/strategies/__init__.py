@@ -45,6 +45,9 @@ class Strategy(Protocol):
     def clip_and_step(self, clip_norm: float) -> float:
         """Global gradient norm before clipping; the optimizer steps unless that is not finite."""
 
+    def discard_gradients(self) -> None:
+        """In place of clip_and_step: the weights and the optimizer's state stay as they are."""
+
     def state(self) -> dict[str, Any]:
         """{"model": …, "optimizer": …} of tensors and plain values under the names of the plain model, whatever the
         strategy: so any strategy loads any other's. What is sharded is a DTensor. Called by all ranks."""

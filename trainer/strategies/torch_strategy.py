@@ -32,6 +32,9 @@ class TorchStrategy:
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
+    def discard_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
     def state(self) -> dict[str, Any]:
         # torch takes DDP's prefix and FSDP's sharding into account
         model, optimizer = get_state_dict(self.module, self.optimizer, options=self._options())

@@ -1,0 +1,1 @@
+"""What can go wrong while the loop runs: wishes to stop, bad steps, hangs."""
