@@ -67,10 +67,16 @@ def _place(engine: Engine, root: Path) -> None:
     wrappers: dict[str, list[str]] = {}
     if engine.exec_script is not None:
         python = str(venv_folder(root) / "bin" / "python")
-        host = str(Path(__file__).with_name("language_host.py"))
-        # -P: the folder of language_host.py stays off the import path.
-        wrappers["pulumi-language-python"] = [python, "-P", "-u", host, str(engine.exec_script)]
-        wrappers["pulumi-resource-pulumi-python"] = [python, "-u", "-m", "pulumi.dynamic"]
+        here = Path(__file__).parent
+        # -P: this folder stays off the import path.
+        wrappers["pulumi-language-python"] = [
+            python,
+            "-P",
+            "-u",
+            str(here / "language_host.py"),
+            str(engine.exec_script),
+        ]
+        wrappers["pulumi-resource-pulumi-python"] = [python, "-P", "-u", str(here / "dynamic_provider.py")]
     for name, target in engine.programs.items():
         # The engine warns of a language host that isn't beside its own executable, as found through links.
         place = copy_atomically if wrappers else link_atomically

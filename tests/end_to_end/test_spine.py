@@ -88,6 +88,8 @@ def test_an_engine_killed_in_the_middle_of_up_leaves_nothing_that_destroy_does_n
     engine.communicate()
     checkout.shell("python -m infra.destroy --stack local")
     checkout.shell("fab leftovers")
+    # Nor a process of the engine's: its provider ends within a second of it, and destroy took longer than that.
+    assert str(checkout.path) not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
 
 
 def test_a_cluster_comes_up_trains_stops_resumes_and_leaves_nothing(checkout: Checkout) -> None:
