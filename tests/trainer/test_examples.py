@@ -181,9 +181,16 @@ def test_options_on_the_command_line_are_read_as_yaml() -> None:
         recipe: Recipe = load(VISION, overrides)
         return recipe.model.model_dump()["options"]
 
-    changed = options("model.options.width=64", "model.options.rate=1e-3", "model.options.names=[a, b]")
+    changed = options(
+        "model.options.width=64",
+        "model.options.rate=1e-3",
+        "model.options.names=[a, b]",
+        "model.options.layers=[2, .5, 0123]",
+    )
     assert (changed["width"], changed["rate"], changed["names"], changed["blocks"]) == (64, 0.001, ["a", "b"], 2)
+    assert changed["layers"] == [2, 0.5, "0123"]
     assert options("model.options.kind=plain", "model.options.on=true")["kind"] == "plain"
+    assert options("model.options.on=true")["on"] is True
 
 
 def test_the_samples_of_the_vision_example_do_not_depend_on_the_number_of_ranks() -> None:
