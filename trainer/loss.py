@@ -36,10 +36,14 @@ CHUNK = 2**24  # logits that are float32 at one time: 64 MiB
 
 def loss_sum(model: nn.Module, batch: Any, device: torch.device) -> tuple[Tensor, int]:
     """(summed nats, number of targets that count) of a language model, ours or one of `transformers`."""
+    return nats(model, batch, device), count(batch)
+
+
+def nats(model: nn.Module, batch: Any, device: torch.device) -> Tensor:
     inputs, targets, *others = to_device(batch, device)
     output = model(inputs, *others)
     logits = output if isinstance(output, Tensor) else output.logits
-    return cross_entropy_sum(logits, targets), count(batch)
+    return cross_entropy_sum(logits, targets)
 
 
 def cross_entropy_sum(logits: Tensor, targets: Tensor, *, chunk: int = CHUNK) -> Tensor:
@@ -79,11 +83,11 @@ def user_count(code: UserCode) -> Callable[[Any], int]:
     return (lambda batch: int(code.call("count", batch))) if code.has("count") else count
 
 
-def user_loss_sum(code: UserCode) -> LossSum:
+def user_loss_sum(code: UserCode, *, counted: Callable[[Any], int] | None = None) -> LossSum:
     """The user's loss in the trainer's form; a module without one trains a language model."""
     if not code.has("loss"):
         return loss_sum
-    counted = user_count(code)
+    counted = counted or user_count(code)
 
     def summed(model: nn.Module, batch: Any, device: torch.device) -> tuple[Tensor, int]:
         expected = counted(batch)

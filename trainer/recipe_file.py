@@ -102,10 +102,9 @@ def _override(values: dict[str, Any], item: str) -> str:
 
 
 def _plain(text: str) -> Any:
-    """What YAML reads in the text, and a number also where YAML 1.1 wants more dots and signs (1e-3)."""
+    """What YAML reads in the text."""
     try:
-        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-        return float(value) if isinstance(value, str) else value
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ConfigError, ValueError):
         return text
 

@@ -52,7 +52,8 @@ def in_flow_style(value: object) -> str:
         return "{" + ", ".join(f"{key}: {in_flow_style(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(in_flow_style, value)) + "]"
-    return f"{value:.15e}" if isinstance(value, int | float) else json.dumps(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:.15e}" if number else json.dumps(value)
 
 
 def test_a_whole_number_keeps_all_its_digits() -> None:

@@ -99,12 +99,11 @@ class UserFeed:
         return StepData(start, int(targets), batches)
 
     def _open(self, start: int) -> None:
-        arguments = (self._recipe, self._here.rank, self._here.world)
-        seeks = "start" in self._code.parameters("build_data")
-        self._iterable = self._code.call("build_data", *arguments, *([start] if seeks else []))
+        here = self._here
+        self._iterable, seeks = self._code.build_data(self._recipe, here.rank, here.world, start=start)
         self._iterator = self._begin()
         if not seeks:
-            for _ in range(start // (self._recipe.training.micro_batch_size * self._here.world)):
+            for _ in range(start // (self._recipe.training.micro_batch_size * here.world)):
                 self._batch()
 
     def _begin(self) -> Iterator[Any]:

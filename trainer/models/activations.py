@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.errors import TrainerError
+from trainer.loss import nats, user_count, user_loss_sum
 from trainer.models.blocks import block_names, checkpoint_activations
 from trainer.models.build import Built, build_shapes
 
@@ -40,7 +40,8 @@ def measure(recipe: Recipe, *, cast: bool) -> Activations:
     if recipe.training.activation_checkpointing:
         checkpoint_activations(built.model, block_names(built.model)[:-1])
     low = recipe.training.precision == "bf16"
-    batch, model = _batch(recipe, built), built.model
+    batch, model, code = _batch(recipe, built), built.model, built.code
+    number = user_count(code)(batch) if code is not None else 0  # now: tensors without memory can't be counted
     if cast and low:
         model = model.to(torch.bfloat16)
     kept: dict[int, int] = {}
@@ -61,7 +62,10 @@ def measure(recipe: Recipe, *, cast: bool) -> Activations:
             parameters = {weight.untyped_storage()._cdata for weight in model.parameters()}
             hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
             with hooks, torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
-                built.loss_sum(model, batch, torch.device("cpu"))
+                if code is not None and code.has("loss"):
+                    user_loss_sum(code, counted=lambda _: number)(model, batch, torch.device("cpu"))
+                else:
+                    nats(model, batch, torch.device("cpu"))
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         raise TrainerError(" ".join(str(error).split())[:200]) from error
     return Activations(sum(kept.values()), max(kept.values(), default=0), sum(weights.values()))
@@ -70,8 +74,9 @@ def measure(recipe: Recipe, *, cast: bool) -> Activations:
 def _batch(recipe: Recipe, built: Built) -> Any:
     """A micro-batch of the recipe's shape."""
     if recipe.data.source == "module" and built.code is not None:
+        batches, _ = built.code.build_data(recipe, 0, 1, start=0)
         with built.code.errors_in("build_data"):
-            return next(islice(built.code.call("build_data", recipe, 0, 1), 1))
+            return next(iter(batches))
     tokens = np.zeros((recipe.training.micro_batch_size, recipe.data.sequence_length), dtype=np.int64)
     return tokens, tokens
 

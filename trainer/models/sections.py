@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from trainer.fields import AboveZero, Positive, Section, Text
 from trainer.models.presets import PRESETS
@@ -73,11 +74,24 @@ class HuggingFaceSection(Section):
     weights: Literal["pretrained", "random"] = "pretrained"
 
 
+def _with_numbers(value: Any) -> Any:
+    """Options have no declared types: text that looks like a number becomes one (1e-3 too), anything else stays."""
+    if isinstance(value, dict):
+        return {key: _with_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(item) for item in value]
+    if isinstance(value, str) and re.fullmatch(r"[-+]?(0|[1-9]\d*)", value):
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", value):
+        return float(value) if not re.fullmatch(r"[-+]?\d+", value) else value  # 0123 is a name, not a number
+    return value
+
+
 class ModuleSection(Section):
     """The user's own Python file; `options` are its own keys, read as `config.model.options`."""
 
     module: Text  # relative to the folder in which the run starts
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Annotated[dict[str, Any], BeforeValidator(_with_numbers)] = Field(default_factory=dict)
 
 
 # Tags hold a space, so that in pydantic's locations they can't be taken for a key.

@@ -51,8 +51,10 @@ class UserCode:
         with self.errors_in(function):
             return getattr(self._module, function)(*arguments)
 
-    def parameters(self, function: str) -> list[str]:
-        return list(inspect.signature(getattr(self._module, function)).parameters)
+    def build_data(self, recipe: Recipe, rank: int, world: int, *, start: int) -> tuple[Any, bool]:
+        """(what the user's function returns, whether it begins at sample `start` as it was told)."""
+        seeks = "start" in inspect.signature(self._module.build_data).parameters
+        return self.call("build_data", recipe, rank, world, *([start] if seeks else [])), seeks
 
     @contextmanager
     def errors_in(self, function: str) -> Iterator[None]:
