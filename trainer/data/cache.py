@@ -33,11 +33,12 @@ class CachedStore:
         with explained(str(self._place), action="write to the cache"):
             self._place.mkdir(parents=True, exist_ok=True)
         self._pool = ThreadPoolExecutor(_DOWNLOADS, thread_name_prefix="download")
-        self._wanted: set[str] = set()
+        self._wanted: dict[str, set[str]] = {}  # by split: evaluation doesn't push out what training reads
 
     def expect(self, shards: Sequence[Shard]) -> None:
-        self._wanted = {shard.file for shard in shards}
+        self._wanted.update({shard.split: set() for shard in shards})
         for shard in shards:
+            self._wanted[shard.split].add(shard.file)
             self._pool.submit(self.path, shard)  # its error, if any, comes again when the shard is needed
 
     def close(self) -> None:
@@ -88,9 +89,10 @@ class CachedStore:
             except FileNotFoundError:  # another rank made room
                 continue
         total = sum(size for _, size, _ in found)
+        wanted = {file for files in list(self._wanted.values()) for file in list(files)}
         for _, size, path in sorted(found):
             if total + needed <= self._limit:
                 return
-            if path.parent != self._place or path.name not in self._wanted:
+            if path.parent != self._place or path.name not in wanted:
                 path.unlink(missing_ok=True)  # whoever has it mapped keeps it until done
                 total -= size

@@ -13,6 +13,7 @@ from types import TracebackType
 from trainer.data.batches import Batch, Samples, rank_counters
 
 _AHEAD = 2  # steps
+_LEAVE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Feed:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(timeout=_LEAVE_S)  # a stop doesn't wait for a download to end
 
     def step(self, start: int) -> StepData:
         """The step that begins at sample `start`. Raises what reading it raised."""

@@ -31,6 +31,7 @@ from trainer.data.storage import Folder, explained
 from trainer.errors import ConfigError, DataError
 
 _SHOWN = 10  # bad lines named at the end
+_WORTH_A_WORKER = 2**22  # bytes of text
 _UNIT_BYTES_PER_TOKEN = 4  # of text: about what one token of a large vocabulary stands for
 
 
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         skip_bad_lines=options.skip_bad_lines,
         output=options.output,
     )
-    workers = _at_least_one("--workers", options.workers)
+    workers = None if options.workers is None else _at_least_one("--workers", options.workers)
     try:
         with _one_at_a_time(Folder(options.output)) as folder:
             units = inputs.plan(
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
                 text_key=options.text_key,
                 unit_bytes=chosen.shard_tokens * _UNIT_BYTES_PER_TOKEN,
             )
-            prepare(folder, units, chosen, dataset=dataset, workers=workers)
+            prepare(folder, units, chosen, dataset=dataset, workers=workers or _worth(units))
     except KeyboardInterrupt:
         print("interrupted; the same command again goes on where this one was", file=sys.stderr, flush=True)
         return 130
@@ -240,9 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--split-share", type=float, default=0.01, metavar="SHARE", help="held-out share of documents (default: 0.01)"
     )
-    parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)"
-    )
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core, fewer for little)")
     parser.add_argument(
         "--shard-tokens", type=int, default=2**25, metavar="N", help="tokens of a shard, about (default: 33554432)"
     )
@@ -250,6 +249,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dataset", metavar="NAME", help="Hugging Face dataset: a save_to_disk folder or a hub name")
     parser.add_argument("--split", default="train", help="split of --dataset (default: train)")
     return parser
+
+
+def _worth(units: list[Unit]) -> int:
+    """As many workers as there are cores, if each has enough to do to be worth its start."""
+    return max(1, min(os.cpu_count() or 1, sum(unit.size for unit in units) // _WORTH_A_WORKER))
 
 
 def _share(value: float) -> float:

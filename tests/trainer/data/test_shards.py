@@ -1,5 +1,6 @@
 """Training's view of a dataset: which samples a step reads, and what is refused before the first step."""
 
+import hashlib
 import json
 import threading
 from collections import Counter
@@ -63,7 +64,12 @@ def write_dataset(folder: Path, tokens: list[list[int]], *, vocabulary: int = 25
         documents = int((array == separator).sum())
         shards.append(
             Shard(
-                file=f"{split}-{number}.bin", split=split, tokens=len(ids), documents=documents, max_id=top, sha256=""
+                file=f"{split}-{number}.bin",
+                split=split,
+                tokens=len(ids),
+                documents=documents,
+                max_id=top,
+                sha256=hashlib.sha256(array.tobytes()).hexdigest(),
             )
         )
     digest = manifest.data_digest(tuple(shards), separator=separator, tokenizer_digest="")
@@ -288,9 +294,8 @@ def test_packed_documents_have_the_loss_of_the_same_documents_alone() -> None:
     def loss(samples: Any) -> float:
         inputs, targets, *rest = (torch.from_numpy(part) for part in samples)
         logits = model(inputs, *rest)
-        return float(
-            functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-        )
+        flat = (logits.flatten(0, 1), targets.flatten())
+        return functional.cross_entropy(*flat, ignore_index=IGNORED, reduction="sum").item()
 
     window = np.array([*stream, 0])
     alone = sum(
