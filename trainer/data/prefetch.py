@@ -7,12 +7,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 
 from trainer.data.batches import Batch, Samples, rank_counters
 
 _AHEAD = 2  # steps
+_LOOK_S = 0.2  # between looks whether to go on waiting
+
+
+def _never() -> bool:
+    return False
+
+
+def _nothing() -> None: ...
 
 
 @dataclass(frozen=True)
@@ -47,10 +56,15 @@ class Feed:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(_LOOK_S)  # a read that hangs must not hold up the end; a daemon thread doesn't
 
-    def step(self, start: int) -> StepData:
-        """The step that begins at sample `start`. Raises what reading it raised."""
+    def step(
+        self, start: int, *, give_up: Callable[[], bool] = _never, after_reading: Callable[[], None] = _nothing
+    ) -> StepData | None:
+        """The step that begins at sample `start`; None when it isn't there yet and `give_up` says not to wait for it.
+
+        Raises what reading it raised. after_reading: called when this rank needs nothing but the others.
+        """
         began = time.perf_counter()
         with self._changed:
             if start != self._expected:
@@ -58,12 +72,16 @@ class Feed:
                 self._expected = self._next = start
                 self._jumps += 1
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: self._ready)
+            # A signal only sets a flag, so it is looked at now and then.
+            while not self._changed.wait_for(lambda: self._ready, timeout=_LOOK_S):
+                if give_up():
+                    return None
             item = self._ready.popleft()
             self._expected = None if isinstance(item, BaseException) else start + self._size
             self._changed.notify_all()
         if isinstance(item, BaseException):
             raise item
+        after_reading()
         return replace(item, waited_s=time.perf_counter() - began)
 
     def _read_ahead(self) -> None:
