@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -191,10 +191,11 @@ def _step(run: Run, feed: Feed | UserFeed) -> dict[str, float] | None:
     """One optimizer step; its numbers, or None when it was bad and skipped. Raises Stopped before it has begun."""
     training, here, started, step = run.recipe.training, run.here, time.monotonic(), run.step + 1
     run.watchdog.at(DATA, step)
-    data = feed.step(run.samples_seen)
     # All of a rank's data is there before anything that needs all ranks begins: a rank that waits can still stop.
-    run.watchdog.at(READY, step)
-    if run.stop_wanted():
+    data = feed.step(
+        run.samples_seen, give_up=lambda: run.stop.raised, after_reading=lambda: run.watchdog.at(READY, step)
+    )
+    if run.stop_wanted() or data is None:
         _stop(run)
     rate = schedule.learning_rate(run.recipe, step)
     optim.set_learning_rate(run.strategy.optimizer, rate)
@@ -220,7 +221,7 @@ def _step(run: Run, feed: Feed | UserFeed) -> dict[str, float] | None:
     return numbers | speed
 
 
-def _stop(run: Run) -> None:
+def _stop(run: Run) -> NoReturn:
     """All ranks at once: a checkpoint of what is finished, then the end."""
     reason = next(reason for reason in run.here.gather(run.stop.reason) if reason)
     run.metrics.event("stop", run.step, reason=reason)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import pytest
 
 from tests.trainer.conftest import DEADLINE_S, ROOT, Start, command, events, finish, free_port
 from trainer.config import WatchSection
+from trainer.data.prefetch import Feed
 from trainer.errors import BadStep
 from trainer.metrics.schema import EVENTS
 from trainer.watch.bad_steps import BadSteps
@@ -263,3 +265,21 @@ def test_good_steps_in_between_begin_the_count_anew() -> None:
     with pytest.raises(BadStep, match="step 4"):
         judge.bad(4, "the loss is nan")
     assert judge.total == 3
+
+
+def test_a_rank_that_waits_for_data_gives_up_when_it_is_asked_to_stop() -> None:
+    arrived = threading.Event()
+
+    class Slow:
+        def valid_tokens(self, start: int, size: int) -> int:
+            arrived.wait()
+            return start + size
+
+        def read(self, counters: list[int], *, size: int) -> Any:
+            return counters, size
+
+    asked = iter([False, True])
+    with Feed(Slow(), size=4, micro=2, rank=0, world=1) as feed:  # type: ignore[arg-type]
+        assert feed.step(0, give_up=lambda: next(asked), after_reading=arrived.set) is None
+        assert not arrived.is_set()
+    arrived.set()

@@ -7,13 +7,22 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 
 from trainer.data.batches import Batch, Samples, rank_counters
 
 _AHEAD = 2  # steps
-_LEAVE_S = 5.0
+_LEAVE_S = 5.0  # at the end, for a read that may be a hanging download
+_LOOK_S = 0.2  # between looks whether to go on waiting
+
+
+def _never() -> bool:
+    return False
+
+
+def _nothing() -> None: ...
 
 
 @dataclass(frozen=True)
@@ -50,8 +59,13 @@ class Feed:
             self._changed.notify_all()
         self._thread.join(timeout=_LEAVE_S)  # a stop doesn't wait for a download to end
 
-    def step(self, start: int) -> StepData:
-        """The step that begins at sample `start`. Raises what reading it raised."""
+    def step(
+        self, start: int, *, give_up: Callable[[], bool] = _never, after_reading: Callable[[], None] = _nothing
+    ) -> StepData | None:
+        """The step that begins at sample `start`; None when it isn't there yet and `give_up` says not to wait for it.
+
+        Raises what reading it raised. after_reading: called when this rank needs nothing but the others.
+        """
         began = time.perf_counter()
         with self._changed:
             if start != self._expected:
@@ -59,12 +73,16 @@ class Feed:
                 self._expected = self._next = start
                 self._jumps += 1
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: self._ready)
+            # A signal only sets a flag, so it is looked at now and then.
+            while not self._changed.wait_for(lambda: self._ready, timeout=_LOOK_S):
+                if give_up():
+                    return None
             item = self._ready.popleft()
             self._expected = None if isinstance(item, BaseException) else start + self._size
             self._changed.notify_all()
         if isinstance(item, BaseException):
             raise item
+        after_reading()
         return replace(item, waited_s=time.perf_counter() - began)
 
     def _read_ahead(self) -> None:

@@ -12,7 +12,8 @@ evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -89,14 +90,21 @@ class UserFeed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def step(self, start: int) -> StepData:
-        """The step that begins at sample `start`. Called by all ranks together."""
+    def step(self, start: int, *, give_up: Callable[[], bool], after_reading: Callable[[], None]) -> StepData | None:
+        """The step that begins at sample `start`. Called by all ranks together.
+
+        The user's iterator can't be interrupted, so `give_up` changes nothing here.
+        """
+        del give_up
+        began = time.perf_counter()
         if start != self._next:
             self._open(start)
         batches = tuple(self._batch() for _ in range(self._micro_batches))
+        waited_s = time.perf_counter() - began
+        after_reading()
         (targets,) = self._here.sum(float(sum(self._count(batch) for batch in batches)))
         self._next = start + self._recipe.training.global_batch_size
-        return StepData(start, int(targets), batches)
+        return StepData(start, int(targets), batches, waited_s)
 
     def _open(self, start: int) -> None:
         here = self._here

@@ -35,6 +35,7 @@ START, DATA, READY, GRADIENTS, UPDATE, EVALUATION, SAVE = (
 )
 _PATIENCE = 3  # times watch.stall_s for the start, the first step (compilation) and saves
 _STORE_S = 10.0  # for an answer of the store
+_LOOK_S = 0.5  # between looks for the verdict of the rank that stalled first
 
 
 class Watchdog:
@@ -57,7 +58,7 @@ class Watchdog:
         self._first_step: int | None = None
         self._beat_s = min(10.0, max(0.2, config.stall_s / 60))
         self._number = 0
-        self._over = threading.Event()
+        self._over, self._ending = threading.Event(), threading.Event()
         self._host = socket.gethostname()
         self._threads = [
             threading.Thread(target=self._send_beats, name="beats", daemon=True),
@@ -72,6 +73,9 @@ class Watchdog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._ending.is_set():
+            # Another rank ended before us, and so the collective failed: the verdict that is on its way says more.
+            self._threads[1].join()
         self._over.set()
         faulthandler.cancel_dump_traceback_later()
         for thread in self._threads:
@@ -143,14 +147,19 @@ class Watchdog:
                 return
 
     def _stalled(self, seconds: float) -> None:
+        self._ending.set()
+        verdict = self._verdict()
+        if self._over.is_set():
+            return  # the loop came through after all
         self._say(
-            f"stalled: nothing finished for {seconds:.0f} s (step {self._step}, {self._phase}). {self._verdict()} "
+            f"stalled: nothing finished for {seconds:.0f} s (step {self._step}, {self._phase}). {verdict} "
             "The stacks of this rank follow."
         )
         faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
         path = beats.bounded(lambda: flight_recorder.dump(self._output, self._here.rank), _STORE_S)
         if path is not None:
             self._say(f"the flight recorder's last collectives are in {path}")
+        self._over.wait(4 * _LOOK_S)  # the others read the verdict; without torchrun the store lives in rank 0
         self._end_process(Stalled.exit_code)
 
     def _verdict(self) -> str:
@@ -158,15 +167,23 @@ class Watchdog:
         first = beats.bounded(lambda: self._store.add("stalled", 1) == 1, _STORE_S)
         pause = max(3 * self._beat_s, 5.0)
         if first is False:
-            found = beats.bounded(lambda: self._store.get("verdict").decode(), pause + 3 * _STORE_S)
-            if found is not None:
-                return found
+            # Asked for, not waited for: a store's client does one thing at a time, and this rank's beats go on.
+            deadline = time.monotonic() + pause + 3 * _STORE_S
+            while time.monotonic() < deadline and not self._over.wait(_LOOK_S):
+                found = beats.bounded(self._read_verdict, _STORE_S)
+                if found is None:
+                    break  # the store doesn't answer
+                if found:
+                    return found
         before = beats.bounded(lambda: beats.read(self._store, self._here.world), _STORE_S)
         self._over.wait(pause)
         after = beats.bounded(lambda: beats.read(self._store, self._here.world), _STORE_S)
         verdict = beats.blame(before, after)
         beats.bounded(lambda: self._store.set("verdict", verdict), _STORE_S)
         return verdict
+
+    def _read_verdict(self) -> str:
+        return self._store.get("verdict").decode() if self._store.check(["verdict"]) else ""
 
     def _end_process(self, code: int) -> None:
         if not self._over.is_set():  # else the loop came through after all

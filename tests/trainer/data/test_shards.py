@@ -322,6 +322,6 @@ def test_training_on_shards_logs_what_each_step_waited_for_its_data(run: Run, ma
     assert code == 0, problem
     assert "held-out loss" in output
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    waits = [line["data_wait"] for line in lines if line["event"] == "step"]
+    waits = [line["data_wait_s"] for line in lines if line["event"] == "step"]
     assert len(waits) == 4
     assert min(waits) >= 0
