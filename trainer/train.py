@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from trainer import optim
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoint import Checkpoints, compatibility, held_parameters
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe, accumulation_steps
 from trainer.data import sources
@@ -56,6 +56,7 @@ class Run:
     saved_step: int = -1
     loss: float = math.nan
     held_out_loss: float = math.nan
+    evaluated_step: int = -1
 
     def say(self, text: str) -> None:
         if self.here.rank == 0:
@@ -76,6 +77,7 @@ def train(recipe: Recipe) -> None:
             _loop(run, accumulation)
             _finish(run)
         finally:
+            run.checkpoints.close()
             run.metrics.close()
 
 
@@ -99,7 +101,8 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
         if here.rank == 0:
             print(text, flush=True)
 
-    checkpoints = Checkpoints(recipe.output, here, keep=recipe.checkpoint.keep, say=say)
+    checkpoints = Checkpoints(recipe.output, here, recipe.checkpoint, say=say)
+    checkpoints.require_room(held=held_parameters(strategy.module), model=size)
     metrics = Metrics(recipe.output, active=here.rank == 0)
     run = Run(recipe, here, strategy, corpus, checkpoints, metrics, stop)
     say(f"{recipe.experiment}: {size:,} parameters, {here.world} ranks on {here.device.type}, {recipe.strategy.name}")
@@ -114,16 +117,12 @@ def _resume(run: Run) -> None:
         return
 
     def check(manifest: dict[str, Any]) -> None:
-        if manifest["config"].get("model") != recipe.model.model_dump(mode="json"):
-            raise ConfigError(
-                f"model: the recipe describes another model than step {manifest['step']} in {recipe.output}; "
-                "use another output_dir, or resume: never."
-            )
-        if manifest.get("data_digest") != run.corpus.digest:
-            run.say("note: the training documents are not those of the checkpoint")
+        compatibility.check(manifest, recipe, data_digest=run.corpus.digest, say=run.say)
 
-    resumed = run.checkpoints.resume(run.strategy, check=check)
-    if resumed is not None:
+    resumed = run.checkpoints.resume(run.strategy, wanted=recipe.resume, check=check)
+    if resumed is None:
+        run.say(f"starts at step 0: there is no checkpoint in {recipe.checkpoint.location or recipe.output}")
+    else:
         run.step = run.saved_step = resumed.step
         run.samples_seen = resumed.manifest["samples_seen"]
         run.say(f"resumed from step {run.step}")
@@ -141,8 +140,10 @@ def _loop(run: Run, accumulation: int) -> None:
         optim.set_learning_rate(run.strategy.optimizer, rate)
         tokens = windows.valid_tokens(run.samples_seen, training.global_batch_size)
         local = _accumulate(run, windows, accumulation=accumulation, tokens=tokens)
-        # One small message a step: the loss for all, and whether anyone was asked to stop.
-        run.loss, stops = here.sum(local, float(run.stop.raised))
+        # One small message a step: the loss for all, whether anyone was asked to stop, or lost a checkpoint.
+        run.loss, stops, failed = here.sum(local, float(run.stop.raised), float(run.checkpoints.failed))
+        if failed:  # a save in the background, on any rank: all raise what went wrong
+            run.checkpoints.wait()
         if not math.isfinite(run.loss):
             raise NonFiniteLoss(f"the loss is {run.loss} at step {step}; lower optimizer.learning_rate.")
         norm = run.strategy.clip_and_step(training.clip_norm)
@@ -162,7 +163,10 @@ def _loop(run: Run, accumulation: int) -> None:
             _evaluate(run)
         if step % run.recipe.checkpoint.every_steps == 0 or step == training.steps or stops:
             _save(run)
+        _report_saved(run)
         if stops and step < training.steps:
+            run.checkpoints.wait()
+            _report_saved(run)
             raise Stopped(f"stopped at step {step} of {training.steps} with a checkpoint in {run.recipe.output}.")
 
 
@@ -208,7 +212,7 @@ def _evaluate(run: Run) -> None:
             loss += float(_loss_sum(run, batch))
         tokens += int((batch[1] != IGNORED).sum())
     loss, total = here.sum(loss, float(tokens))
-    run.held_out_loss = loss / max(1.0, total)
+    run.held_out_loss, run.evaluated_step = loss / max(1.0, total), run.step
     run.metrics.event("eval", run.step, loss=run.held_out_loss)
     run.say(f"step {run.step}/{run.recipe.training.steps}  held-out loss {run.held_out_loss:.4f}")
 
@@ -224,13 +228,22 @@ def _save(run: Run) -> None:
         "config": run.recipe.model_dump(mode="json"),
         "data_digest": run.corpus.digest,
         "torch": torch.__version__,
+        "held_out_loss": run.held_out_loss if run.evaluated_step == run.step else None,
     }
     run.checkpoints.save(run.step, run.strategy, facts=facts)
     run.saved_step = run.step
-    run.metrics.event("checkpoint", run.step, seconds=time.monotonic() - started)
+    run.metrics.event("checkpoint_stall", run.step, seconds=time.monotonic() - started)
+
+
+def _report_saved(run: Run) -> None:
+    """A "checkpoint" event is written when the checkpoint is complete on all nodes, some steps after its own."""
+    for saved in run.checkpoints.completed():
+        run.metrics.event("checkpoint", saved.step, seconds=saved.seconds)
 
 
 def _finish(run: Run) -> None:
+    run.checkpoints.wait()
+    _report_saved(run)
     result = {
         "step": run.step,
         "steps": run.recipe.training.steps,
