@@ -134,9 +134,7 @@ class CheckpointSection(Section):
     keep_every_steps: Positive | None = None  # and those whose step is a multiple of this, for good
     keep_best: bool = False  # and the one with the lowest held-out loss
     location: Text | None = None  # s3://bucket/prefix, gs://… or a folder of this run's own; default: in output_dir
-    replicas: Literal["all", "one"] = (
-        "all"  # on separate disks: each keeps all that its ranks hold, or each tensor once
-    )
+    replicas: Literal["all", "one"] = "all"  # on separate disks: all that a node's ranks hold, or each tensor once
     asynchronous: bool = True  # written while training goes on, from a copy in CPU memory
     initialise_from: Text | None = None  # folder of safetensors and config.json to start step 0 from
 

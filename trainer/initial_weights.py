@@ -25,7 +25,7 @@ def initialise(model: nn.Module, folder: Path, *, rename: Callable[[Mapping[str,
     the same tensors in the same shapes.
     """
     where = f"checkpoint.initialise_from {folder}"
-    weights = get_model_state_dict(model)
+    weights: dict[str, Any] = dict(get_model_state_dict(model))
     files = dict(_files(folder))
     theirs = rename({name: name for name in files})
     missing, extra = sorted(weights.keys() - theirs.keys()), sorted(theirs.keys() - weights.keys())

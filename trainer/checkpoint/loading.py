@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
+import safetensors
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
@@ -145,7 +145,7 @@ def _restore_random(path: Path, rank: int) -> None:
     """Only when this rank saved one: a rank that is new in a larger world keeps its own."""
     if not path.exists():
         return
-    with safetensors.torch.safe_open(path, framework="pt") as file:
+    with safetensors.safe_open(path, framework="pt") as file:
         prefix = f"{rank}/"
         states = {name.removeprefix(prefix): file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
     if states:

@@ -57,7 +57,7 @@ class Saver:
     ) -> None:
         self._store, self._here, self._retire = store, processes, retire
         self._everywhere, self._asynchronous = replicas == "all", asynchronous
-        # Its own group: messages of a save in the background would otherwise mix with the loop's, and both wait forever.
+        # Its own group: messages of a save in the background would otherwise mix with the loop's, and both hang.
         group = dist.new_group(backend="gloo")
         assert isinstance(group, dist.ProcessGroup)
         self._background = replace(processes, control=group)
@@ -178,7 +178,7 @@ class Saver:
         assert self._metadata is not None
         stored: dict[MetadataIndex, _StorageInfo] = {}
         entries: dict[str, Entry] = {}
-        random = {}
+        random: dict[str, Tensor] = {}
         for rank, (places, written, states) in enumerate(gathered):
             for index, info in places:
                 stored.setdefault(index, info)
