@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +14,13 @@ def capture() -> dict[str, Tensor]:
     """This process's states: torch (CPU and, if used, the current GPU), Python and numpy."""
     version, words, gauss = random.getstate()
     del version  # 3 since Python 2.6
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
-    assert kind == "MT19937"
+    numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))  # type: ignore[arg-type]
     states = {
         "torch": torch.get_rng_state(),
         "python": torch.tensor(words, dtype=torch.int64),
         "python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
-        "numpy": torch.tensor([*keys.tolist(), position], dtype=torch.int64),
-        "numpy_gauss": torch.tensor([cached] if has_gauss else [], dtype=torch.float64),
+        "numpy": torch.tensor([*numpy["state"]["key"].tolist(), numpy["state"]["pos"]], dtype=torch.int64),
+        "numpy_gauss": torch.tensor([numpy["gauss"]] if numpy["has_gauss"] else [], dtype=torch.float64),
     }
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
