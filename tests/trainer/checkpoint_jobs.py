@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def opens(here: Processes, strategy_name: str, outputs: list[Path]) -> dict[str,
         strategy = prepared(here, recipe_for(here.world, strategy_name))
         step(strategy, 99)  # other weights, moments and step counts than the saved ones
         kept = checkpoints(here, output)
-        found = kept.resume(strategy, check=lambda manifest: None)
+        found = kept.resume(strategy, check=lambda _: None)
         kept.close()
         expected, state = torch.load(output / "state.pt"), full(strategy.state())
         if found is None or found.step != 2:
@@ -129,7 +129,7 @@ def resume_on_nodes(
     strategy = prepared(here, recipe_for(here.world, strategy_name))
     kept = checkpoints(here, output_of(here, folders), **(config or {}))
     try:
-        found = kept.resume(strategy, wanted=wanted, check=lambda manifest: None)
+        found = kept.resume(strategy, wanted=wanted, check=lambda _: None)
     finally:
         kept.close()
     return None if found is None else (found.step, full(strategy.state()))
@@ -200,7 +200,7 @@ def trains_on_during_a_save(here: Processes, output: Path) -> list[str]:
     assert after == ["step-00000002"], after
     again = prepared(here, recipe_for(here.world, "fsdp"))
     reader = checkpoints(here, output)
-    reader.resume(again, check=lambda manifest: None)
+    reader.resume(again, check=lambda _: None)
     reader.close()
     found = full(again.state())
     return [name for name in expected if not torch.equal(expected[name], found[name])]
@@ -209,3 +209,33 @@ def trains_on_during_a_save(here: Processes, output: Path) -> list[str]:
 def set_environment(here: Processes, values: dict[str, str]) -> None:
     del here
     os.environ |= values
+
+
+def break_an_upload(here: Processes, output: Path, config: dict[str, Any]) -> None:
+    """Rank 1's connection breaks after it has sent some parts of a multi-part upload."""
+    from trainer.checkpoint import bucket
+
+    class Breaks(bucket.Bucket):
+        def put(self, step: int, name: str, pieces: Iterable[memoryview]) -> dict[str, Any]:
+            def broken() -> Iterator[memoryview]:
+                yield memoryview(bytes(12 * 2**20))  # more than one part
+                raise OSError("the connection broke")
+
+            return super().put(step, name, broken() if here.rank == 1 else pieces)
+
+    bucket._BLOCK = 5 * 2**20
+    strategy = prepared(here, recipe_for(here.world, "fsdp"))
+    kept = checkpoints(here, output, lambda location, **rest: Breaks(location, **rest), **config)
+    try:
+        kept.save(1, strategy, facts=FACTS)
+        kept.wait()
+    finally:
+        kept.close()
+
+
+def require_room(here: Processes, output: Path, config: dict[str, Any]) -> None:
+    checkpoints(here, output, **config).require_room(held=1, model=1)
+
+
+def start_afresh(here: Processes, output: Path, config: dict[str, Any]) -> None:
+    checkpoints(here, output, **config).start_afresh()

@@ -1,4 +1,4 @@
-"""Real ranks, started once for many tests: processes that form a gloo world of any size up to theirs, again and again."""
+"""Real ranks, started once for many tests: processes that form gloo worlds of any size up to theirs, one by one."""
 
 import importlib
 import multiprocessing

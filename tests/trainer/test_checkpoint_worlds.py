@@ -1,4 +1,4 @@
-"""Checkpoints among real ranks: any strategy and world opens any other's; nodes come and go; failures are everyone's."""
+"""Checkpoints among real ranks: any strategy and world opens any other's; nodes come and go; all learn of failures."""
 
 import shutil
 from collections.abc import Iterator

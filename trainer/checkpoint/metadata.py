@@ -45,13 +45,17 @@ _ADMITTED: dict[tuple[str, str], Any] = {
 }
 
 
+class _Refused(Exception):
+    """The name of something that a plain metadata file has no use for."""
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = _ADMITTED.get((module, name))
         if found is None and module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         if found is None:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise _Refused(f"{module}.{name}")
         return found
 
 
@@ -59,11 +63,11 @@ def open_metadata(data: bytes, *, where: str) -> Metadata:
     """Raises CheckpointError for a file that is damaged or that names anything but torch's own plain classes."""
     try:
         found = _Unpickler(io.BytesIO(data)).load()
-    except pickle.UnpicklingError as error:
+    except _Refused as name:
         raise CheckpointError(
-            f"{where} is not opened, because it is no plain checkpoint metadata ({error}); use a checkpoint you trust."
+            f"{where} is not opened: it asks for {name}, which no checkpoint metadata needs; use one that you trust."
         ) from None
-    except (EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{where} is damaged ({error}); use another checkpoint.") from None
     if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
         raise CheckpointError(f"{where} holds no checkpoint metadata; use another checkpoint.")

@@ -14,7 +14,7 @@ def capture() -> dict[str, Tensor]:
     """This process's states: torch (CPU and, if used, the current GPU), Python and numpy."""
     version, words, gauss = random.getstate()
     del version  # 3 since Python 2.6
-    numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))  # type: ignore[arg-type]
+    numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))
     states = {
         "torch": torch.get_rng_state(),
         "python": torch.tensor(words, dtype=torch.int64),
