@@ -220,7 +220,6 @@ def _evaluate(run: Run) -> None:
 def _save(run: Run) -> None:
     if run.saved_step == run.step:
         return
-    started = time.monotonic()
     facts = {
         "samples_seen": run.samples_seen,
         "world": run.here.world,
@@ -232,13 +231,12 @@ def _save(run: Run) -> None:
     }
     run.checkpoints.save(run.step, run.strategy, facts=facts)
     run.saved_step = run.step
-    run.metrics.event("checkpoint_stall", run.step, seconds=time.monotonic() - started)
 
 
 def _report_saved(run: Run) -> None:
     """A "checkpoint" event is written when the checkpoint is complete on all nodes, some steps after its own."""
     for saved in run.checkpoints.completed():
-        run.metrics.event("checkpoint", saved.step, seconds=saved.seconds)
+        run.metrics.event("checkpoint", saved.step, seconds=saved.seconds, stall_s=saved.stall_s)
 
 
 def _finish(run: Run) -> None:

@@ -3,10 +3,10 @@
 import importlib
 import multiprocessing
 import os
+import socket
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 DEADLINE_S = 120
@@ -18,9 +18,8 @@ class Ranks:
     `function` is importable by name; `here` is the rank's `Processes`. What a rank raises is raised here as RankFailed.
     """
 
-    def __init__(self, size: int, folder: Path) -> None:
+    def __init__(self, size: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._folder, self._count = folder, 0
         pipes = [context.Pipe() for _ in range(size)]
         self._pipes = [ours for ours, _ in pipes]
         self._processes = [
@@ -38,10 +37,11 @@ class Ranks:
 
     def outcomes(self, world: int, function: Callable[..., Any], *arguments: Any) -> list[tuple[str, Any]]:
         """By rank: ("value", what was returned), or (name of the exception's class, its text)."""
-        self._count += 1
-        store = self._folder / f"store-{self._count}"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
         for pipe in self._pipes[:world]:
-            pipe.send((world, str(store), function.__module__, function.__qualname__, arguments))
+            pipe.send((world, port, function.__module__, function.__qualname__, arguments))
         answers = []
         for rank, pipe in enumerate(self._pipes[:world]):
             assert pipe.poll(DEADLINE_S), f"rank {rank} doesn't answer"
@@ -65,30 +65,21 @@ def _serve(pipe: Connection, rank: int) -> None:
 
     torch.set_num_threads(1)
     while (job := pipe.recv()) is not None:
-        world, store, module, name, arguments = job
-        pipe.send(_answer(rank, world, store, getattr(importlib.import_module(module), name), arguments))
+        world, port, module, name, arguments = job
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        os.environ |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+        pipe.send(_answer(getattr(importlib.import_module(module), name), arguments))
 
 
-def _answer(rank: int, world: int, store: str, function: Callable[..., Any], arguments: Any) -> tuple[str, Any]:
-    from datetime import timedelta
-
-    import torch
-    import torch.distributed as dist
-
-    from trainer.distributed import Processes
+def _answer(function: Callable[..., Any], arguments: Any) -> tuple[str, Any]:
+    from trainer.distributed import processes
     from trainer.errors import TrainerError
 
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     try:
-        control = dist.new_group(backend="gloo", timeout=timedelta(seconds=DEADLINE_S / 2))
-        here = Processes(rank, world, rank, world, torch.device("cpu"), control)
-        try:
-            answer = ("value", function(here, *arguments))
-        except TrainerError as error:
-            answer = (type(error).__name__, str(error))
-        here.barrier()
+        with processes() as here:
+            try:
+                return "value", function(here, *arguments)
+            except TrainerError as error:
+                return type(error).__name__, str(error)
     except BaseException as error:  # noqa: BLE001 - the test that asked must see whatever it was
         return type(error).__name__, traceback.format_exc()
-    finally:
-        dist.destroy_process_group()
-    return answer

@@ -28,8 +28,8 @@ def environment() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def ranks(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    started = Ranks(2, tmp_path_factory.mktemp("stores"))
+def ranks(environment: dict[str, str]) -> Iterator[Ranks]:
+    started = Ranks(2)
     started.run(2, jobs.set_environment, environment)
     yield started
     started.close()

@@ -15,8 +15,8 @@ STRATEGIES = {"single": (1,), "ddp": (1, 2, 4), "fsdp": (1, 2, 4), "hsdp": (1, 2
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    started = Ranks(4, tmp_path_factory.mktemp("stores"))
+def ranks() -> Iterator[Ranks]:
+    started = Ranks(4)
     yield started
     started.close()
 

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.trainer import checkpoint_jobs as jobs
 from tests.trainer.conftest import RECIPE, ROOT
 from trainer.checkpoint import Checkpoints, compatibility, retention
 from trainer.checkpoint.folder import Folder
 from trainer.checkpoint.manifest import VERSION
-from trainer.distributed import Processes
+from trainer.distributed import Processes, processes
 from trainer.errors import CheckpointError, ConfigError
 from trainer.recipe_file import load
 from trainer.strategies import Strategy
@@ -27,11 +26,8 @@ from trainer.strategies import Strategy
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[Processes]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    control = dist.new_group(backend="gloo")
-    assert isinstance(control, dist.ProcessGroup)
-    yield Processes(0, 1, 0, 1, torch.device("cpu"), control)
-    dist.destroy_process_group()
+    with processes() as joined:
+        yield joined
 
 
 @pytest.fixture
@@ -151,24 +147,22 @@ def test_a_run_that_is_killed_while_saving_keeps_the_checkpoint_before(
 ) -> None:
     """keep: 1, and the process ends in the middle of the second save, as SIGKILL would end it."""
     probe = (
-        "import os, torch\n"
-        "import torch.distributed as dist\n"
+        "import os\n"
         "from pathlib import Path\n"
         "from tests.trainer import checkpoint_jobs as jobs\n"
         "from trainer.checkpoint.folder import Folder\n"
-        "from trainer.distributed import Processes\n"
+        "from trainer.distributed import processes\n"
         "class Dies(Folder):\n"
         "    def complete(self, step, manifest):\n"
         "        if step == 2: os.kill(os.getpid(), 9)\n"
         "        super().complete(step, manifest)\n"
-        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
-        "here = Processes(0, 1, 0, 1, torch.device('cpu'), dist.new_group(backend='gloo'))\n"
-        "strategy = jobs.prepared(here, jobs.load(jobs.RECIPE, ['strategy=single']))\n"
-        "jobs.step(strategy, 1)\n"
-        f"kept = jobs.checkpoints(here, Path({str(tmp_path)!r}), lambda at, **_: Dies(Path(at), here), keep=1)\n"
-        "kept.save(1, strategy, facts=jobs.FACTS)\n"
-        "kept.save(2, strategy, facts=jobs.FACTS)\n"
-        "kept.wait()\n"
+        "with processes() as here:\n"
+        "    strategy = jobs.prepared(here, jobs.load(jobs.RECIPE, ['strategy=single']))\n"
+        "    jobs.step(strategy, 1)\n"
+        f"    kept = jobs.checkpoints(here, Path({str(tmp_path)!r}), lambda at, **_: Dies(Path(at), here), keep=1)\n"
+        "    kept.save(1, strategy, facts=jobs.FACTS)\n"
+        "    kept.save(2, strategy, facts=jobs.FACTS)\n"
+        "    kept.wait()\n"
     )
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -9, done.stderr

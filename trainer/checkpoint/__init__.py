@@ -7,7 +7,7 @@ under any strategy and world size. From here:
     store.py    what a place for checkpoints must do      folder.py, bucket.py, peers.py  the two places
     plan.py     which rank writes what                    saving.py    one save, in the background
     loading.py  resuming                                  metadata.py  opening files that could be hostile
-    manifest.py, retention.py, random_state.py            export.py    to and from safetensors
+    manifest.py, retention.py, random_state.py            compatibility.py  recipes that differ
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ class Checkpoints:
 
         Raises CheckpointError, also when the save before this one failed.
         """
-        self._saver.wait()
         self._saver.save(step, loading.tensors(strategy.state()), facts)
 
     @property

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
-from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.planner import WriteItem
+from torch.distributed.tensor import DTensor
 
 from trainer.checkpoint import random_state
 from trainer.checkpoint.manifest import METADATA, RANDOM, VERSION
@@ -36,6 +37,8 @@ class Saved:
     step: int
     seconds: float
     """From the step to complete."""
+    stall_s: float
+    """How long training stood still for it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class _Snapshot:
     random: dict[str, Tensor]
     facts: dict[str, Any]
     began: float
+    stall_s: float
 
 
 class Saver:
@@ -76,25 +80,24 @@ class Saver:
         began = time.monotonic()
         planner = DefaultSavePlanner()
         planner.set_up_planner(state, is_coordinator=True)
-        self._plan(planner.create_local_plan())
-        values = {
-            item.index: self._copy(item.index, planner.resolve_data(item))
-            for part in self._parts
-            for item in part.items
-        }
+        self._plan(planner)
+        items = [item for part in self._parts for item in part.items]
+        values = {item.index: self._copy(item.index, _resolve(planner, item)) for item in items}
         if torch.cuda.is_available():
             torch.cuda.current_stream().synchronize()  # the copies above don't wait for the GPU one by one
-        snapshot = _Snapshot(step, values, random_state.capture(), facts, began)
+        stall_s = time.monotonic() - began
+        snapshot = _Snapshot(step, values, random_state.capture(), facts, began, stall_s)
         self._running_step, self._running = step, self._thread.submit(self._write, snapshot)
         if not self._asynchronous:
             self.wait()
 
-    def _plan(self, held: SavePlan) -> None:
+    def _plan(self, planner: DefaultSavePlanner) -> None:
         """Agrees with all ranks on who writes what, unless each holds what it held at the save before."""
-        outline = [(item.index, item.type, item.tensor_data) for item in held.items]
+        outline = [(name, *_outline(value)) for name, value in planner.state_dict.items()]
         if not self._here.sum(float(outline != self._held))[0]:
             return
         self._held, self._buffers = outline, {}
+        held = planner.create_local_plan()
         here, group = self._here, self._here.control
         plans: list[Any] | None = [None] * here.world if here.rank == 0 else None
         dist.gather_object(held, plans, dst=0, group=group)
@@ -146,7 +149,8 @@ class Saver:
         here.together(
             lambda: self._retire(step) if store.owner else None, error=CheckpointError, what="remove old checkpoints"
         )
-        return Saved(step, time.monotonic() - snapshot.began)
+        seconds = time.monotonic() - snapshot.began
+        return Saved(step, seconds, snapshot.stall_s if self._asynchronous else seconds)
 
     def _write_parts(self, snapshot: _Snapshot) -> _Written:
         places: list[tuple[MetadataIndex, _StorageInfo]] = []
@@ -225,6 +229,22 @@ class Saver:
     def close(self) -> None:
         """Lets a save in the background end, well or not: the ranks' connections are needed until then."""
         self._thread.shutdown(wait=True)
+
+
+def _outline(value: Any) -> tuple[Any, ...]:
+    """What a plan depends on: two values of one outline are written to the same places."""
+    if not isinstance(value, Tensor):
+        return (type(value),)
+    mesh, placements = getattr(value, "device_mesh", None), getattr(value, "placements", None)
+    return type(value), value.shape, value.dtype, placements, mesh
+
+
+def _resolve(planner: DefaultSavePlanner, item: WriteItem) -> Tensor | io.BytesIO:
+    """This rank's part of an item; torch's own way for tensors takes as long as copying them."""
+    value = planner.state_dict[item.index.fqn]
+    if isinstance(value, DTensor):
+        return value.to_local()
+    return value if isinstance(value, Tensor) else planner.resolve_data(item)
 
 
 def _serialise(value: Tensor | bytes) -> memoryview:
