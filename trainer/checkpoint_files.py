@@ -1,6 +1,5 @@
 """Files that are there in full or not at all, and their digests."""
 
-import errno
 import hashlib
 import os
 import secrets
@@ -32,21 +31,6 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     temporary.rename(path)
     sync_folder(path.parent)
-
-
-def is_full(folder: Path) -> bool:
-    """Whether the disk of `folder` takes no MiB more. Looks by writing: quotas don't show in the free space."""
-    probe = folder / f".probe-{secrets.token_hex(4)}"
-    try:
-        with probe.open("wb") as file:
-            file.write(bytes(2**20))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    finally:
-        probe.unlink(missing_ok=True)
-    return False
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -87,17 +88,13 @@ class Folder:
         partial.mkdir()
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview]) -> Entry:
-        digest, size = hashlib.sha256(), 0
-        with (self._partial(step) / name).open("wb") as file:
-            for piece in pieces:
-                file.write(piece)
-                digest.update(piece)
-                size += piece.nbytes
-            file.flush()
-            os.fsync(file.fileno())
-            # What is read back must come from the disk, not from the memory that it was written from.
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        return {"size": size, "sha256": digest.hexdigest()}
+        try:
+            return _write(self._partial(step) / name, pieces)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            reason = f"disk full at {self.path}: {error.strerror}; make room there, then repeat the same run"
+            raise OSError(error.errno, reason) from error
 
     def reread(self, step: int, name: str) -> Entry:
         return file_entry(self._partial(step) / name)
@@ -133,8 +130,8 @@ class Folder:
         wanted = (keep + 1 - kept) * size
         if free < wanted:
             raise OSError(
-                f"{self.path} has {free / 2**30:.2f} GiB free and {keep + 1 - kept} more checkpoints need at least "
-                f"{wanted / 2**30:.2f} GiB: free space there, lower checkpoint.keep or change checkpoint.location"
+                f"{self.path} has {free / 2**20:,.1f} MiB free and {keep + 1 - kept} more checkpoints need at least "
+                f"{wanted / 2**20:,.1f} MiB: free space there, lower checkpoint.keep or change checkpoint.location"
             )
 
     def set_aside(self) -> None:
@@ -189,6 +186,20 @@ class Folder:
 
     def forget(self, step: int) -> None:
         del step  # what was brought is a checkpoint of this folder now
+
+
+def _write(path: Path, pieces: Iterable[memoryview]) -> Entry:
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+            digest.update(piece)
+            size += piece.nbytes
+        file.flush()
+        os.fsync(file.fileno())
+        # What is read back must come from the disk, not from the memory that it was written from.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return {"size": size, "sha256": digest.hexdigest()}
 
 
 def contents(path: Path) -> list[str]:
