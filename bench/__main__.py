@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 
-NAMES = ("launch", "bootstrap", "up", "trainer")
+NAMES = ("launch", "bootstrap", "up", "trainer", "checkpoint")
 
 
 def main() -> None:

@@ -75,7 +75,12 @@ class StrategySection(Section):
 
 class CheckpointSection(Section):
     every_steps: Positive = 100
-    keep: Positive = 3
+    keep: Positive = 3  # the newest ones
+    keep_every_steps: Positive | None = None  # and those whose step is a multiple of this, for good
+    keep_best: bool = False  # and the one with the lowest held-out loss
+    location: Text | None = None  # s3://bucket/prefix, gs://… or a folder of this run's own; default: in output_dir
+    replicas: Literal["all", "one"] = "all"  # on separate disks: all that a node's ranks hold, or each tensor once
+    asynchronous: bool = True  # written while training goes on, from a copy in CPU memory
 
 
 class WatchSection(Section):
@@ -112,7 +117,7 @@ class MetricsSection(Section):
 class Recipe(Section):
     experiment: Name
     output_dir: Text = ""
-    resume: Literal["auto", "never"] = "auto"
+    resume: Text = "auto"  # "auto", "never", or the checkpoint (folder or URL) to begin with
     seed: Count = 0
     model: ModelSection
     data: DataSection

@@ -5,7 +5,6 @@ schedule changed between two starts follows its new plan from the step it is at.
 """
 
 import math
-from typing import Any
 
 from trainer.config import Recipe, ScheduleSection
 
@@ -32,15 +31,3 @@ def share_of_peak(schedule: ScheduleSection, step: int, steps: int) -> float:
     if schedule.kind == "cosine":
         return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
     return 1 - (1 - final) * progress
-
-
-def changed_plan(before: dict[str, Any], recipe: Recipe) -> str | None:
-    """What to tell when a checkpoint's recipe (as JSON) planned another series of learning rates than this one."""
-    now = recipe.model_dump(mode="json")
-    keys = [("training", "steps"), ("optimizer", "learning_rate"), *(("schedule", key) for key in now["schedule"])]
-    changes = []
-    for section, key in keys:
-        old, new = before.get(section, {}).get(key), now[section][key]
-        if old is not None and old != new:
-            changes.append(f"{section}.{key} was {old} and is {new}")
-    return f"note: {'; '.join(changes)}: the learning rate follows the new plan" if changes else None

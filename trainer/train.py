@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer import optim, schedule
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoint import Checkpoints, compatibility, held_parameters
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe, accumulation_steps
 from trainer.data.opening import Data, check_packing, open_together
 from trainer.data.prefetch import Feed, StepData
 from trainer.data.user_data import UserData, UserFeed
 from trainer.distributed import Processes, processes
-from trainer.errors import CheckpointError, ConfigError, Stopped
+from trainer.errors import CheckpointError, Stopped
 from trainer.loss import LossSum
 from trainer.metrics import Metrics, hardware
 from trainer.metrics.meter import Meter
@@ -55,6 +55,7 @@ class Run:
     saved_step: int = -1
     loss: float = math.nan
     held_out_loss: float = math.nan
+    evaluated_step: int = -1
 
     def say(self, text: str) -> None:
         self.progress.say(text)
@@ -79,6 +80,7 @@ def train(recipe: Recipe) -> None:
                 _loop(run)
                 _finish(run)
             finally:
+                run.checkpoints.close()
                 run.metrics.close()
                 run.data.close()
 
@@ -108,7 +110,8 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
     )
     strategy.prepare(built.model, make_optimizer)
     progress = Progress(active=here.rank == 0)
-    checkpoints = Checkpoints(recipe.output, here, keep=recipe.checkpoint.keep, say=progress.say)
+    checkpoints = Checkpoints(recipe.output, here, recipe.checkpoint, say=progress.say)
+    checkpoints.require_room(held=held_parameters(strategy.module), model=size)
     metrics = Metrics(recipe, active=here.rank == 0)
     bad_steps = BadSteps(recipe.watch)
     run = Run(
@@ -149,18 +152,12 @@ def _resume(run: Run) -> None:
         return
 
     def check(manifest: dict[str, Any]) -> None:
-        if manifest["config"].get("model") != recipe.model.model_dump(mode="json"):
-            raise ConfigError(
-                f"model: the recipe describes another model than step {manifest['step']} in {recipe.output}; "
-                "use another output_dir, or resume: never."
-            )
-        if manifest.get("data_digest") != run.data.digest:
-            run.say("note: the training documents are not those of the checkpoint")
-        if note := schedule.changed_plan(manifest["config"], recipe):
-            run.say(note)
+        compatibility.check(manifest, recipe, data_digest=run.data.digest, say=run.say)
 
-    resumed = run.checkpoints.resume(run.strategy, check=check)
-    if resumed is not None:
+    resumed = run.checkpoints.resume(run.strategy, wanted=recipe.resume, check=check)
+    if resumed is None:
+        run.say(f"starts at step 0: there is no checkpoint in {recipe.checkpoint.location or recipe.output}")
+    else:
         run.step = run.saved_step = resumed.step
         run.samples_seen = resumed.manifest["samples_seen"]
         if "goodput" in resumed.manifest:
@@ -201,7 +198,9 @@ def _step(run: Run, feed: Feed | UserFeed) -> dict[str, float] | None:
     optim.set_learning_rate(run.strategy.optimizer, rate)
     local, norm = _accumulate(run, data), math.nan
     run.watchdog.at(UPDATE, step)
-    loss = here.sum(local)[0]
+    loss, failed = here.sum(local, float(run.checkpoints.failed))
+    if failed:  # a save in the background, on any rank: all raise what went wrong
+        run.checkpoints.wait()
     problem = run.bad_steps.problem(loss)
     if problem:
         run.strategy.discard_gradients()
@@ -226,6 +225,8 @@ def _stop(run: Run) -> NoReturn:
     reason = next(reason for reason in run.here.gather(run.stop.reason) if reason)
     run.metrics.event("stop", run.step, reason=reason)
     _save(run)
+    run.checkpoints.wait()
+    _report_saved(run)
     run.stop.served()
     steps, output = run.recipe.training.steps, run.recipe.output
     raise Stopped(f"stopped at step {run.step} of {steps} with a checkpoint in {output} ({reason}).")
@@ -257,6 +258,7 @@ def _evaluate_and_save(run: Run) -> None:
         _evaluate(run)
     if step % run.recipe.checkpoint.every_steps == 0 or step == training.steps:
         _save(run)
+    _report_saved(run)
 
 
 def _accumulate(run: Run, data: StepData) -> float:
@@ -302,7 +304,7 @@ def _evaluate(run: Run) -> None:
             loss, tokens = loss + float(summed) * counts, tokens + counted * counts
         loss, total = here.sum(loss, float(tokens))
     run.strategy.module.train()
-    run.held_out_loss = loss / max(1.0, total)
+    run.held_out_loss, run.evaluated_step = loss / max(1.0, total), run.step
     run.metrics.event("eval", run.step, loss=run.held_out_loss, seconds=time.monotonic() - started)
     run.say(f"step {run.step}/{run.recipe.training.steps}  held-out loss {run.held_out_loss:.4f}")
 
@@ -310,7 +312,6 @@ def _evaluate(run: Run) -> None:
 def _save(run: Run) -> None:
     if run.saved_step == run.step:
         return
-    started = time.monotonic()
     facts = {
         "samples_seen": run.samples_seen,
         "world": run.here.world,
@@ -320,12 +321,18 @@ def _save(run: Run) -> None:
         "torch": torch.__version__,
         "goodput": run.meter.facts(),
         "bad_steps": run.bad_steps.total,
+        "held_out_loss": run.held_out_loss if run.evaluated_step == run.step else None,
     }
     run.watchdog.at(SAVE, run.step)
     with run.meter.pause("checkpoint_stall_s"):
         run.checkpoints.save(run.step, run.strategy, facts=facts)
     run.saved_step = run.step
-    run.metrics.event("checkpoint", run.step, seconds=time.monotonic() - started)
+
+
+def _report_saved(run: Run) -> None:
+    """A "checkpoint" event is written when the checkpoint is complete on all nodes, some steps after its own."""
+    for saved in run.checkpoints.completed():
+        run.metrics.event("checkpoint", saved.step, seconds=saved.seconds, stall_s=saved.stall_s)
 
 
 def _is_finished(run: Run) -> bool:
@@ -342,6 +349,9 @@ def _is_finished(run: Run) -> bool:
 def _finish(run: Run) -> None:
     if math.isnan(run.held_out_loss):  # stopped in the last step's evaluation
         _evaluate(run)
+    run.watchdog.at(SAVE, run.step)
+    run.checkpoints.wait()
+    _report_saved(run)
     result = {
         "step": run.step,
         "steps": run.recipe.training.steps,

@@ -9,7 +9,7 @@ from tests.trainer.conftest import RECIPE
 from trainer.config import ScheduleSection
 from trainer.errors import ConfigError
 from trainer.recipe_file import load
-from trainer.schedule import changed_plan, learning_rate, share_of_peak
+from trainer.schedule import learning_rate, share_of_peak
 
 KINDS = ["cosine", "linear", "constant", "warmup-stable-decay"]
 
@@ -58,17 +58,6 @@ def test_accumulation_does_not_change_the_series() -> None:
     assert first == second
 
 
-def test_a_changed_plan_is_told() -> None:
-    before = load(RECIPE).model_dump(mode="json")
-    assert changed_plan(before, load(RECIPE, ["training.micro_batch_size=4"])) is None
-    note = changed_plan(before, load(RECIPE, ["training.steps=12", "schedule.kind=linear"]))
-    assert note is not None
-    assert "training.steps was 6 and is 12; schedule.kind was cosine and is linear" in note
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("55m", 3300), ("1h30m", 5400), ("90s", 90), ("2d", 172800), ("1.5e2", 150), ("20", 20)]
-)
 def test_a_duration_is_written_like_a_person_would(text: str, seconds: float) -> None:
     assert load(RECIPE, [f"watch.max_duration={text}"]).watch.max_duration == seconds
 
