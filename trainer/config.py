@@ -81,6 +81,7 @@ class CheckpointSection(Section):
     location: Text | None = None  # s3://bucket/prefix, gs://… or a folder of this run's own; default: in output_dir
     replicas: Literal["all", "one"] = "all"  # on separate disks: all that a node's ranks hold, or each tensor once
     asynchronous: bool = True  # written while training goes on, from a copy in CPU memory
+    initialise_from: Text | None = None  # folder of safetensors and config.json to start step 0 from
 
 
 class WatchSection(Section):

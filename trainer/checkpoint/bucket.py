@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from trainer.checkpoint.manifest import (
     step_of,
 )
 from trainer.checkpoint.store import Entry
+from trainer.checkpoint_files import file_entry
 from trainer.distributed import Processes
 from trainer.errors import CheckpointError, ConfigError
 
@@ -257,3 +258,20 @@ def find(url: str) -> tuple[str, int]:
     if steps:
         return url, max(steps)
     raise CheckpointError(f"{url} is not a checkpoint: it {foreign([name.partition('/')[0] for name in names])}.")
+
+
+def download(location: str, step: int, folder: Path, *, wanted: Callable[[str], bool]) -> Manifest:
+    """One checkpoint's `wanted` files into a folder, checked against the manifest. Raises CheckpointError."""
+    files, failures = _filesystem(location)
+    root = f"{location.partition('://')[2]}/{step_name(step)}"
+    try:
+        manifest = parse(files.cat_file(f"{root}/{MANIFEST}"), step=step)
+        for name in filter(wanted, manifest["files"]):
+            files.get_file(f"{root}/{name}", str(folder / name))
+            if not accepts(manifest["files"][name], file_entry(folder / name)):
+                raise CheckpointError(f"{location}/{step_name(step)}/{name} is damaged; use another checkpoint.")
+    except failures as error:
+        raise CheckpointError(f"cannot read {location}/{step_name(step)}: {error}.") from None
+    except ValueError as error:
+        raise CheckpointError(f"{location}/{step_name(step)}/{MANIFEST} {error}.") from None
+    return manifest

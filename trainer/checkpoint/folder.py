@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trainer.checkpoint import peers
@@ -235,3 +235,21 @@ def find(path: Path) -> tuple[Path, int]:
     except ValueError as error:
         raise CheckpointError(f"{path / MANIFEST} {error}.") from None
     raise CheckpointError(f"{path} is not a checkpoint: it {foreign(names)}.")
+
+
+def checked_manifest(folder: Path, *, wanted: Callable[[str], bool]) -> Manifest:
+    """The manifest of one checkpoint folder, after a look at the `wanted` files. Raises CheckpointError."""
+    try:
+        manifest = parse((folder / MANIFEST).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"there is no checkpoint {folder}: {error.strerror}.") from None
+    except ValueError as error:
+        raise CheckpointError(f"{folder / MANIFEST} {error}.") from None
+    names = [name for name in sorted(manifest["files"]) if wanted(name)]
+    lost = [name for name in names if not accepts(manifest["files"][name], digest_of(folder / name))]
+    if lost:
+        raise CheckpointError(
+            f"{folder} lacks {', '.join(lost)}, or they are damaged; with nodes that share no storage, copy all nodes' "
+            "folders of this step into one."
+        )
+    return manifest

@@ -74,7 +74,7 @@ def foreign(names: Collection[str]) -> str:
     if not has:
         return "is empty"
     if "config.json" in has or any(name.endswith(".safetensors") for name in has):
-        return "is a Hugging Face model folder"
+        return "is a Hugging Face model folder; give it as checkpoint.initialise_from to start from its weights"
     if "latest" in has or any(name.startswith(("global_step", "mp_rank_")) for name in has):
         return "is DeepSpeed's own checkpoint; convert it with zero_to_fp32.py first"
     if METADATA in has:
