@@ -20,6 +20,7 @@ from trainer.data.prefetch import Feed, StepData
 from trainer.data.user_data import UserData, UserFeed
 from trainer.distributed import Processes, processes
 from trainer.errors import CheckpointError, Stopped
+from trainer.initial_weights import initialise
 from trainer.loss import LossSum
 from trainer.metrics import Metrics, hardware
 from trainer.metrics.meter import Meter
@@ -108,7 +109,12 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
         flops_per_token=flops_per_token(built.model, recipe.data.sequence_length),
         peak_flops=hardware.peak_flops(device, recipe.training.precision),
     )
+    start_from = recipe.checkpoint.initialise_from
+    if start_from and not strategy.shards_parameters:
+        initialise(built.model, recipe.model, Path(start_from))
     strategy.prepare(built.model, make_optimizer)
+    if start_from and strategy.shards_parameters:  # had no memory before; each rank takes its own part
+        initialise(strategy.module, recipe.model, Path(start_from))
     progress = Progress(active=here.rank == 0)
     checkpoints = Checkpoints(recipe.output, here, recipe.checkpoint, say=progress.say)
     checkpoints.require_room(held=held_parameters(strategy.module), model=size)
