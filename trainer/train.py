@@ -23,7 +23,7 @@ from trainer.data.batches import IGNORED, Windows, rank_counters
 from trainer.distributed import Processes, processes
 from trainer.errors import CheckpointError, ConfigError, NonFiniteLoss, Stopped
 from trainer.metrics import Metrics, progress_line
-from trainer.models.llama import Llama
+from trainer.models.llama import Llama, wide
 from trainer.strategies import Strategy, make_strategy
 
 
@@ -86,12 +86,13 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag) -> Run:
         other = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
         raise ConfigError(f"data: rank 0 and rank {other} read different documents; give all nodes the same files.")
     torch.manual_seed(recipe.seed)  # the same weights on every rank, whatever the strategy
-    strategy = make_strategy(here, recipe.strategy, precision=recipe.training.precision)
+    strategy = make_strategy(here, recipe)
 
     def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
         return optim.make_optimizer(recipe.optimizer, parameters)
 
-    model = Llama(recipe.model).to(here.device)
+    dtype = torch.float64 if recipe.training.precision == "float64" else torch.float32  # bf16 is a copy's affair
+    model = Llama(recipe.model).to(here.device, dtype)
     size = sum(weight.numel() for weight in model.parameters())
     strategy.prepare(model, make_optimizer)
 
@@ -168,7 +169,8 @@ def _loop(run: Run, accumulation: int) -> None:
 
 def _accumulate(run: Run, windows: Windows, *, accumulation: int, tokens: int) -> float:
     """Gradients of the mean loss over the step's `tokens`; returns this rank's share of that loss."""
-    here, micro, total = run.here, run.recipe.training.micro_batch_size, torch.zeros((), device=run.here.device)
+    here, micro = run.here, run.recipe.training.micro_batch_size
+    total = torch.zeros((), dtype=torch.float64, device=run.here.device)
     for index in range(accumulation):
         counters = rank_counters(run.samples_seen, micro=micro, index=index, rank=here.rank, world=here.world)
         batch = windows.read(counters, size=micro)
@@ -191,7 +193,7 @@ def _loss_sum(run: Run, batch: tuple[Any, Any]) -> Tensor:
         logits = run.strategy.module(inputs)
     # [batch, time, vocabulary] → [batch × time, vocabulary]
     return functional.cross_entropy(
-        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+        wide(logits.flatten(0, 1)), targets.flatten(), ignore_index=IGNORED, reduction="sum"
     )
 
 

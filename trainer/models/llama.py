@@ -7,6 +7,11 @@ from torch.nn import functional
 from trainer.config import ModelSection
 
 
+def wide(x: Tensor) -> Tensor:
+    """x in float32, or in its own dtype when that is wider: for sums that lose too many digits in bf16."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 class RMSNorm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -15,18 +20,19 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # In float32 also under bf16: the mean of squares loses too many digits otherwise.
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return wide.to(x.dtype) * self.weight
+        y = wide(x)
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
+        return y.to(x.dtype) * self.weight
 
 
 def rotate(x: Tensor, theta: float) -> Tensor:
     """Rotary position embedding. x: [batch, heads, time, head_width] → the same shape."""
     half = x.shape[-1] // 2
-    frequency = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = torch.outer(torch.arange(x.shape[-2], device=x.device, dtype=torch.float32), frequency)  # [time, half]
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    frequency = theta ** (-torch.arange(half, device=x.device, dtype=dtype) / half)
+    angle = torch.outer(torch.arange(x.shape[-2], device=x.device, dtype=dtype), frequency)  # [time, half]
     cos, sin = angle.cos(), angle.sin()
-    first, second = x.float().split(half, dim=-1)
+    first, second = x.to(dtype).split(half, dim=-1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x.dtype)
 
 

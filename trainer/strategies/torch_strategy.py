@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,10 +11,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from trainer.errors import ConfigError
-
-if TYPE_CHECKING:
-    from trainer.config import StrategySection
+from trainer.strategies.first_step import FirstStep, check_parameters
 
 
 class TorchStrategy:
@@ -22,12 +19,21 @@ class TorchStrategy:
 
     module: nn.Module
     optimizer: Optimizer
+    _stepped = False
+
+    def _adopt(self, module: nn.Module, optimizer: Optimizer) -> None:
+        check_parameters(module, optimizer)
+        self.module, self.optimizer = module, optimizer
 
     def clip_and_step(self, clip_norm: float) -> float:
         total = torch.nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm)
         norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
         if math.isfinite(norm):
+            first = None if self._stepped or not norm else FirstStep(self.module.parameters())
             self.optimizer.step()
+            if first is not None:
+                first.check(learning_rate=self.optimizer.param_groups[0]["lr"])
+                self._stepped = True
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
@@ -43,8 +49,3 @@ class TorchStrategy:
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
-
-
-def refuse_replicate(config: StrategySection) -> None:
-    if config.replicate is not None:
-        raise ConfigError("strategy.replicate has no meaning for this strategy.name; remove it.")
