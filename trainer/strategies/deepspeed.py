@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -40,7 +40,7 @@ class DeepSpeed:
         self._recompute = recipe.strategy.activation_checkpointing
         self._settings = deepspeed_config.build(recipe, processes.world)
         self._zero = deepspeed_config.zero(recipe)
-        self._deepspeed = _import(processes.device)
+        self._deepspeed = _import(processes)
         if "nvme" in (self._zero.offload_optimizer, self._zero.offload_parameters):
             _require_asynchronous_io()
         self._stepped = False
@@ -54,10 +54,14 @@ class DeepSpeed:
         shapes = {name: weight.shape for name, weight in model.named_parameters()}
         names = {id(weight): name for name, weight in model.named_parameters()}
         groups = [[names[id(weight)] for weight in group["params"]] for group in self.optimizer.param_groups]
-        with _quiet():
-            self._engine, *_ = self._deepspeed.initialize(
-                model=model, optimizer=self.optimizer, config=self._settings, dist_init_required=False
-            )
+        refusals = (importlib.import_module("deepspeed.runtime.config").DeepSpeedConfigError, ValidationError)
+        try:
+            with _quiet():
+                self._engine, *_ = self._deepspeed.initialize(
+                    model=model, optimizer=self.optimizer, config=self._settings, dist_init_required=False
+                )
+        except refusals as error:
+            raise ConfigError(f"strategy: DeepSpeed refuses its settings: {' '.join(str(error).split())}") from error
         self.module = self._engine
         self._state = ZeroState(model, self.optimizer, self._engine.optimizer, self._processes, shapes, groups)
 
@@ -85,9 +89,10 @@ class DeepSpeed:
         self._state.write(state)
 
 
-def _import(device: torch.device) -> Any:
+def _import(processes: Processes) -> Any:
     """The library, told its device instead of guessing it, and kept from compiling anything."""
-    os.environ["DS_ACCELERATOR"] = device.type
+    os.environ["DS_ACCELERATOR"] = processes.device.type
+    os.environ.setdefault("LOCAL_RANK", str(processes.local_rank))  # it insists, also without torchrun
     if "TORCH_EXTENSIONS_DIR" not in os.environ:  # a home folder may be read-only, or shared by different CPUs
         os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(tempfile.gettempdir()) / f"torch-extensions-{os.getuid()}")
     with _quiet():

@@ -103,10 +103,12 @@ def build(recipe: Recipe, world: int) -> dict[str, Any]:
     # "auto" on a key that the run doesn't decide leaves DeepSpeed's own default
     merged.update({key: value for key, value in user.items() if value != AUTO})
     merged.update({key: item.value for key, item in owned.items()})
-    absent = ["bfloat16", "optimizer", "scheduler"]
+    # compared above, and nothing for DeepSpeed to do
+    absent = ["bfloat16", "fp16", "amp", "torch_autocast", "elasticity", "optimizer", "scheduler"]
     absent += ["zero_optimization.offload_optimizer"] if settings.offload_optimizer == "none" else []
     absent += ["zero_optimization.offload_param"] if settings.offload_parameters == "none" else []
-    return _nested({key: value for key, value in merged.items() if not f"{key}.".startswith(tuple(f"{name}." for name in absent))})
+    prefixes = tuple(f"{name}." for name in absent)
+    return _nested({key: value for key, value in merged.items() if not f"{key}.".startswith(prefixes)})
 
 
 def _owned(recipe: Recipe, world: int, settings: Zero) -> dict[str, Owned]:

@@ -66,6 +66,9 @@ class ZeroState:
         self._shapes, self._groups = shapes, groups
         self._weights = dict(model.named_parameters())
         self._sharded_weights = any(hasattr(weight, "ds_id") for weight in self._weights.values())
+        # Before the first step: DeepSpeed links moments to weights in its first group's step, when the second group's
+        # don't exist yet, and never looks again.
+        self._make_moments()
         # Checkpoints are made from host memory: a second copy on the GPU could be what doesn't fit.
         self._mesh = DeviceMesh.from_group(processes.control, "cpu")
         mine = {name: self._own(weight) for name, weight in self._weights.items()}
@@ -76,7 +79,6 @@ class ZeroState:
 
     def read(self) -> dict[str, Any]:
         """{"model", "optimizer"}; the tensors are copies."""
-        self._make_moments()
         model: dict[str, Any] = {}
         for name, kept in self._model.state_dict(keep_vars=True).items():
             plain = self._plain_name(name, kept)
@@ -88,7 +90,6 @@ class ZeroState:
 
     def write(self, state: dict[str, Any]) -> None:
         """Takes over what read() gave, here or in another world or strategy."""
-        self._make_moments()
         for name, kept in self._model.state_dict(keep_vars=True).items():
             plain = self._plain_name(name, kept)
             if plain is None:
