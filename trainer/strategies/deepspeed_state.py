@@ -88,6 +88,7 @@ class ZeroState:
             moments[name] = {"step": self._step()} | {key: self._gathered(name, key) for key in _MOMENTS}
         return {"model": model, "optimizer": {"state": moments, "param_groups": self._param_groups()}}
 
+    @torch.no_grad()
     def write(self, state: dict[str, Any]) -> None:
         """Takes over what read() gave, here or in another world or strategy."""
         for name, kept in self._model.state_dict(keep_vars=True).items():
@@ -151,19 +152,20 @@ class ZeroState:
         return part[: len(own)]
 
     def _set_fragment(self, name: str, value: Tensor, key: str | None) -> None:
-        fragment = self._fragment(name, key)
+        weight, fragment = self._weights[name], self._fragment(name, key)
         if fragment is None:
             return
-        fragment.copy_(value)
-        weight = self._weights[name]
-        if hasattr(weight, "ds_id") and weight.requires_grad:  # what we wrote to was a copy if it lives on a disk or CPU
-            tools = importlib.import_module("deepspeed.utils")
-            padded = torch.zeros(weight.ds_tensor.ds_numel, dtype=fragment.dtype, device=fragment.device)
-            padded[: len(value)] = value
-            if key is None:
-                tools.safe_set_local_fp32_param(weight, padded)
-            else:
-                tools.safe_set_local_optimizer_state(weight, padded, key)
+        if not (hasattr(weight, "ds_id") and weight.requires_grad):
+            fragment.detach().copy_(value)
+            return
+        # offloaded, the fragment that we were given is a copy: it goes back through DeepSpeed
+        tools = importlib.import_module("deepspeed.utils")
+        padded = torch.zeros(weight.ds_tensor.ds_numel, dtype=fragment.dtype, device=fragment.device)
+        padded[: len(value)] = value
+        if key is None:
+            tools.safe_set_local_fp32_param(weight, padded)
+        else:
+            tools.safe_set_local_optimizer_state(weight, padded, key)
 
     def _flat_weights(self) -> Iterator[Tensor]:
         if self._sharded_weights:
@@ -195,7 +197,6 @@ class ZeroState:
             for group, names in zip(self._inner.param_groups, self._groups, strict=True)
         ]
 
-    @torch.no_grad()
     def _refresh_working_copies(self) -> None:
         """Makes the weights that the forward pass uses equal to the full-precision ones."""
         if not self._sharded_weights:
