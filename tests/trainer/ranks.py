@@ -8,10 +8,11 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 DEADLINE_S = 150
 
@@ -36,6 +37,11 @@ class RankFailed(Exception):
 
 def train(world: int, recipe: Path, overrides: Iterable[str]) -> None:
     """Trains the recipe on `world` ranks. Raises RankFailed; by then, no rank is left."""
+    call(world, _train, recipe, list(overrides))
+
+
+def call(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What the module-level `function` returns on each of `world` ranks. Raises RankFailed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -43,25 +49,28 @@ def train(world: int, recipe: Path, overrides: Iterable[str]) -> None:
     started = []
     for rank in range(world):
         ours, theirs = _CONTEXT.Pipe(duplex=False)
-        process = _CONTEXT.Process(target=_run, args=(theirs, rank, world, port, recipe, list(overrides)))
+        process = _CONTEXT.Process(target=_run, args=(theirs, rank, world, port, function, arguments))
         process.start()
         theirs.close()
         started.append((process, ours))
+    results = []
     try:
         for rank, (_, pipe) in enumerate(started):
             if not pipe.poll(max(0.0, deadline - time.monotonic())):
                 raise RankFailed(f"rank {rank} of {world} gave no answer in {DEADLINE_S} s")
-            failure = pipe.recv()
+            result, failure = pipe.recv()
             if failure:
                 raise RankFailed(failure)
+            results.append(result)
     finally:
         for process, _ in started:
             process.join(timeout=5)  # a rank that has answered only has to exit
             process.kill()
             process.join()
+    return results
 
 
-def _run(pipe: Connection, rank: int, world: int, port: int, recipe: Path, overrides: Sequence[str]) -> None:
+def _run(pipe: Connection, rank: int, world: int, port: int, function: Callable[..., Any], arguments: Any) -> None:
     os.environ.update(
         OMP_NUM_THREADS="1",
         CUDA_VISIBLE_DEVICES="",
@@ -74,13 +83,17 @@ def _run(pipe: Connection, rank: int, world: int, port: int, recipe: Path, overr
     )
     import torch
 
+    torch.set_num_threads(1)
+    result, failure = None, ""
+    try:
+        result = function(*arguments)
+    except Exception:  # noqa: BLE001 - it is passed on
+        failure = traceback.format_exc()
+    pipe.send((result, failure))
+
+
+def _train(recipe: Path, overrides: Sequence[str]) -> None:
     from trainer.recipe_file import load
     from trainer.train import train
 
-    torch.set_num_threads(1)
-    failure = ""
-    try:
-        train(load(recipe, overrides))
-    except Exception:  # noqa: BLE001 - it is passed on
-        failure = traceback.format_exc()
-    pipe.send(failure)
+    train(load(recipe, overrides))
