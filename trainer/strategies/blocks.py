@@ -18,4 +18,4 @@ def recompute_activations(model: nn.Module) -> None:
     Comes before compiling and before sharding. It replaces `forward` in place, so that no name of a parameter changes.
     """
     for block in blocks(model):
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)

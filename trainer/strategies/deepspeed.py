@@ -48,7 +48,7 @@ class DeepSpeed:
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         if self._recompute:
             recompute_activations(model)
-        # Names and shapes first: stage 3 leaves empty parameters behind, and a flat one takes their place in the groups.
+        # Names and shapes first: stage 3 leaves empty parameters, and flat ones take their places in the groups.
         self.optimizer = make_optimizer(model.named_parameters())
         check_parameters(model, self.optimizer)
         shapes = {name: weight.shape for name, weight in model.named_parameters()}

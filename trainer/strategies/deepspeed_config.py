@@ -20,17 +20,21 @@ from trainer.errors import ConfigError
 AUTO = "auto"
 # The optimizer is the trainer's own: of its section only keys that can be compared are understood.
 _OPTIMIZER_FREE = ("optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.legacy_fusion")
+# fmt: off
 _TOP_LEVEL = (
-    "activation_checkpointing aio amp autotuning bf16 bfloat16 checkpoint comms_logger communication_data_type "
-    "compile compression_training csv_monitor curriculum_learning data_efficiency data_types "
-    "dataloader_drop_last disable_allgather dump_state elasticity eigenvalue flops_profiler fp16 "
-    "gradient_accumulation_steps gradient_allreduce_op gradient_clipping gradient_predivide_factor graph_harvesting "
-    "load_universal_checkpoint managed_gradient_accumulation memory_breakdown nebula optimizer pipeline "
-    "prescale_gradients progressive_layer_drop quantize_training scheduler seq_parallel_communication_data_type "
-    "sparse_attention sparse_gradients steps_per_print tensor_parallel tensorboard timers torch_autocast "
-    "train_batch_size train_micro_batch_size_per_gpu use_data_before_expert_parallelism wandb wall_clock_breakdown "
-    "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization zenflow"
-).split()
+    "activation_checkpointing", "aio", "amp", "autotuning", "bf16", "bfloat16", "checkpoint", "comms_logger",
+    "communication_data_type", "compile", "compression_training", "csv_monitor", "curriculum_learning",
+    "data_efficiency", "data_types", "dataloader_drop_last", "disable_allgather", "dump_state", "elasticity",
+    "eigenvalue", "flops_profiler", "fp16", "gradient_accumulation_steps", "gradient_allreduce_op",
+    "gradient_clipping", "gradient_predivide_factor", "graph_harvesting", "load_universal_checkpoint",
+    "managed_gradient_accumulation", "memory_breakdown", "nebula", "optimizer", "pipeline", "prescale_gradients",
+    "progressive_layer_drop", "quantize_training", "scheduler", "seq_parallel_communication_data_type",
+    "sparse_attention", "sparse_gradients", "steps_per_print", "tensor_parallel", "tensorboard", "timers",
+    "torch_autocast", "train_batch_size", "train_micro_batch_size_per_gpu", "use_data_before_expert_parallelism",
+    "wandb", "wall_clock_breakdown", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
+    "zero_optimization", "zenflow",
+)
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def zero(recipe: Recipe) -> Zero:
 
     def device(key: str) -> str:
         part = section.get(key) or {}
-        return _unless_auto(part.get("device") if isinstance(part, dict) else None, "none")
+        return str(_unless_auto(part.get("device") if isinstance(part, dict) else None, "none"))
 
     strategy = recipe.strategy
     return Zero(

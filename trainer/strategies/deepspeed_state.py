@@ -64,7 +64,8 @@ class ZeroState:
     ) -> None:
         self._model, self._inner, self._zero, self._processes = model, inner, zero, processes
         self._shapes, self._groups = shapes, groups
-        self._weights = dict(model.named_parameters())
+        # Any: DeepSpeed hangs its own attributes on a parameter
+        self._weights: dict[str, Any] = dict(model.named_parameters())
         self._sharded_weights = any(hasattr(weight, "ds_id") for weight in self._weights.values())
         # Before the first step: DeepSpeed links moments to weights in its first group's step, when the second group's
         # don't exist yet, and never looks again.
@@ -81,7 +82,7 @@ class ZeroState:
         """{"model", "optimizer"}; the tensors are copies."""
         model: dict[str, Any] = {}
         for name, kept in self._model.state_dict(keep_vars=True).items():
-            plain = self._plain_name(name, kept)
+            plain = self._plain_name(kept)
             model[name] = kept.detach() if plain is None else self._gathered(plain)
         moments: dict[str, Any] = {}
         for name in self._trained():
@@ -92,7 +93,7 @@ class ZeroState:
     def write(self, state: dict[str, Any]) -> None:
         """Takes over what read() gave, here or in another world or strategy."""
         for name, kept in self._model.state_dict(keep_vars=True).items():
-            plain = self._plain_name(name, kept)
+            plain = self._plain_name(kept)
             if plain is None:
                 kept.detach().copy_(state["model"][name])
             elif plain == name:
@@ -115,14 +116,14 @@ class ZeroState:
     def _trained(self) -> list[str]:
         return [name for group in self._groups for name in group]
 
-    def _plain_name(self, name: str, kept: Tensor) -> str | None:
+    def _plain_name(self, kept: Tensor) -> str | None:
         """The name under which a parameter's fragments are known (tied ones have several); None: not in fragments."""
         if not isinstance(kept, nn.Parameter):
             return None
         plain = next(known for known, weight in self._weights.items() if weight is kept)
         return plain if any(self._owners[plain]) else None
 
-    def _own(self, weight: nn.Parameter) -> Interval:
+    def _own(self, weight: Any) -> Interval:
         if hasattr(weight, "ds_id"):  # stage 3: equal parts of each parameter, the last one padded
             part, total = int(weight.ds_tensor.ds_numel), int(weight.ds_numel)
             return Interval(min(self._processes.rank * part, total), min((self._processes.rank + 1) * part, total))

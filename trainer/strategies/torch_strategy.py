@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from trainer.strategies.first_step import FirstStep, check_parameters
@@ -26,8 +26,13 @@ class TorchStrategy:
         self.module, self.optimizer = module, optimizer
 
     def clip_and_step(self, clip_norm: float) -> float:
-        total = torch.nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm)
-        norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
+        total = get_total_norm(weight.grad for weight in self.module.parameters() if weight.grad is not None)
+        if isinstance(total, DTensor):
+            there = total.to(total.device_mesh.device_type)  # offloaded gradients are not where ranks can sum
+            assert isinstance(there, DTensor)
+            total = there.full_tensor()
+        clip_grads_with_norm_(self.module.parameters(), clip_norm, total)
+        norm = float(total)
         if math.isfinite(norm):
             first = None if self._stepped or not norm else FirstStep(self.module.parameters())
             self.optimizer.step()
