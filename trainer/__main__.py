@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer import config, recipe_file
+from trainer import config, recipe_file, strategies
 from trainer.errors import Stopped, TrainerError
 
 
@@ -21,7 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if baseline:
             _baseline(recipe, as_json=options.json)
         elif options.check:
-            config.accumulation_steps(recipe, int(os.environ.get("WORLD_SIZE", "1")))
+            world = int(os.environ.get("WORLD_SIZE", "1"))
+            config.accumulation_steps(recipe, world)
+            strategies.check(recipe, world)
             print(f"{options.recipe}: the recipe is valid")
         else:
             from trainer.train import train  # torch takes seconds to import: only when it is needed

@@ -16,19 +16,8 @@ from typing import Any
 
 DEADLINE_S = 150
 
-# the fork server's own environment; read when it starts, with the first run
-os.environ.setdefault("DS_ACCELERATOR", "cpu")
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        "trainer.train",
-        "trainer.strategies.single",
-        "trainer.strategies.ddp",
-        "trainer.strategies.fsdp",
-        "trainer.strategies.deepspeed",
-        "deepspeed.runtime.zero.muon.muon_optimizer",  # what deepspeed.initialize imports, the compiler with it
-    ]
-)
+_CONTEXT.set_forkserver_preload(["tests.trainer.preload"])
 
 
 class RankFailed(Exception):
