@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-DEADLINE_S = 150
+DEADLINE_S = 300  # ends a hang; a busy machine needs minutes for its imports
 
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.trainer.preload"])

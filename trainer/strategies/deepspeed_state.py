@@ -177,12 +177,18 @@ class ZeroState:
 
     def _make_moments(self) -> None:
         """AdamW makes its state in the first step; before that, we make it as AdamW would."""
-        for flat in self._flat_weights():
-            if not self._inner.state[flat]:
-                self._inner.state[flat] = {
-                    "step": torch.zeros((), dtype=torch.float32, device=flat.device),
-                    **{key: torch.zeros_like(flat) for key in _MOMENTS},
-                }
+        for index, flat in enumerate(self._flat_weights()):
+            if self._inner.state[flat]:
+                continue
+            on_disk = self._sharded_weights and self._zero._swappable_optimizer_subgroup(index)
+            if on_disk:
+                self._zero._optimizer_states_and_gradient_swap_in(index)
+            self._inner.state[flat] = {
+                "step": torch.zeros((), dtype=torch.float32, device=flat.device),
+                **{key: torch.zeros_like(flat) for key in _MOMENTS},
+            }
+            if on_disk:
+                self._zero._optimizer_states_and_gradient_swap_out(index)
         link = getattr(self._zero, "_lazy_init_hp_params_optimizer_state", None)
         if link is not None:
             link()
