@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
-.PHONY: help setup demo up train destroy test lint format bench lock
+.PHONY: help setup demo up train destroy test parity lint format bench lock
 
 STACK ?= local
 PYTHON ?= python3
@@ -39,6 +39,10 @@ destroy: setup ## End it, and prove from the provider itself that nothing is lef
 test: setup ## All tests, end to end included
 	@$(ACTIVATE)
 	python -m pytest $(ARGS)
+
+parity: setup ## Every strategy at every world size and accumulation gives the same losses (minutes)
+	@$(ACTIVATE)
+	python -m pytest tests/trainer/test_parity.py -m sweep $(ARGS)
 
 lint: setup ## ruff, mypy --strict, the import contract
 	@$(ACTIVATE)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer import config, recipe_file
+from trainer import config, recipe_file, strategies
 from trainer.errors import Stopped, TrainerError
 
 # verb → (help, module with main(arguments) → exit code). A recipe of such a name is reached as ./prepare.
@@ -39,7 +39,9 @@ def _train(words: Sequence[str]) -> int:
     options = _parser().parse_args(words)
     recipe = recipe_file.load(options.recipe, options.set)
     if options.check:
-        config.accumulation_steps(recipe, int(os.environ.get("WORLD_SIZE", "1")))
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        config.accumulation_steps(recipe, world)
+        strategies.check(recipe, world)
         print(f"{options.recipe}: the recipe is valid")
     else:
         from trainer.train import train  # torch takes seconds to import: only when it is needed

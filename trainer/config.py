@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from trainer.errors import ConfigError
-from trainer.fields import AboveZero, Beta, Count, Duration, FromZero, InnerShare, Name, Positive, Section, Share, Text
+from trainer.fields import (
+    AboveZero,
+    Beta,
+    Count,
+    Duration,
+    FromZero,
+    InnerShare,
+    Name,
+    Positive,
+    Section,
+    Share,
+    Text,
+    Whole,
+)
 from trainer.models.sections import ModelSection, ModuleSection
-from trainer.strategies import STRATEGIES
+from trainer.strategies import STRATEGIES, foreign_options
 
 
 class DataSection(Section):
@@ -46,7 +59,7 @@ class TrainingSection(Section):
     steps: Positive
     global_batch_size: Positive  # sequences per optimizer step, over all ranks
     micro_batch_size: Positive  # sequences per forward pass, per rank
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Literal["float32", "bf16", "float64"] = "float32"
     activation_checkpointing: bool = False  # recompute each block's activations in the backward pass: less memory
     clip_norm: AboveZero = 1.0
     log_every: Positive = 10
@@ -68,9 +81,35 @@ class ScheduleSection(Section):
     decay_share: Share = 0.2  # of all steps, for the decay at the end of warmup-stable-decay
 
 
+def _zero_stage(stage: int) -> int:
+    if stage == 0:
+        raise ValueError("0 shards nothing; use strategy.name ddp for that, or stage 1, 2 or 3")
+    if stage not in (1, 2, 3):
+        raise ValueError(f"must be 1, 2 or 3, not {stage}")
+    return stage
+
+
 class StrategySection(Section):
+    """A key left out (null) has the strategy's own default; one that the strategy doesn't know is refused."""
+
     name: Literal[STRATEGIES]  # type: ignore[valid-type]  # the registry is the one list of names
-    replicate: Positive | None = None  # number of replicas, for strategies that have both replicas and shards
+    # fsdp, hsdp
+    replicate: Positive | None = None  # hsdp: number of replicas; default: one a node
+    reshard_after_forward: bool | None = None  # default true: false keeps the gathered parameters for the backward pass
+    cpu_offload: bool | None = None  # parameters, gradients and optimizer state in host memory
+    # deepspeed
+    stage: Annotated[Whole, AfterValidator(_zero_stage)] | None = None  # of ZeRO; default 2
+    offload_optimizer: Literal["none", "cpu", "nvme"] | None = None
+    offload_parameters: Literal["none", "cpu", "nvme"] | None = None
+    nvme_path: Text | None = None  # folder on each node's own disk
+    deepspeed_config: Text | None = None  # your own JSON: it may add to the recipe, not contradict it
+
+    @model_validator(mode="after")
+    def _options(self) -> StrategySection:
+        foreign = foreign_options(self.name, self.model_dump(exclude_none=True))
+        if foreign:
+            raise ValueError(f"{', '.join(foreign)} has no meaning for strategy.name {self.name}; remove it")
+        return self
 
 
 class CheckpointSection(Section):

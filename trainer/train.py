@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -93,7 +94,7 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
         data: Data | UserData = UserData(recipe, code, here)
     else:
         data = open_together(recipe, here, vocabulary=vocabulary(recipe.model))
-    strategy = make_strategy(here, recipe.strategy, precision=recipe.training.precision)
+    strategy = make_strategy(here, recipe)
 
     def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
         return optim.make_optimizer(recipe.optimizer, parameters)
@@ -269,7 +270,7 @@ def _evaluate_and_save(run: Run) -> None:
 
 def _accumulate(run: Run, data: StepData) -> float:
     """Gradients of the mean loss over the step's tokens; returns this rank's share of that loss."""
-    here, total = run.here, torch.zeros((), device=run.here.device)
+    here, total = run.here, torch.zeros((), dtype=torch.float64, device=run.here.device)
     # Ranks hold unequal numbers of valid tokens, and strategies average over ranks: world / tokens makes that average
     # the mean over all tokens of the step.
     scale = here.world / max(1, data.tokens)

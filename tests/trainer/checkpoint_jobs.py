@@ -25,7 +25,7 @@ FACTS: dict[str, Any] = {"samples_seen": 16, "config": {}, "data_digest": "x"}
 
 def prepared(here: Processes, recipe: Recipe) -> Strategy:
     torch.manual_seed(recipe.seed)
-    strategy = make_strategy(here, recipe.strategy, precision=recipe.training.precision)
+    strategy = make_strategy(here, recipe)
 
     def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         return optim.make_optimizer(recipe.optimizer, parameters)

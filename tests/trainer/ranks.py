@@ -1,85 +1,88 @@
-"""Real ranks, started once for many tests: processes that form gloo worlds of any size up to theirs, one by one."""
+"""Trains recipes on fresh rank processes that are forked from a process which has already imported everything.
 
-import importlib
-import multiprocessing
+A start of torchrun costs seconds, a run of a tiny model a fraction of one: what torchrun gives a rank (its environment
+and a port) is given here, and only the imports are shared.
+"""
+
 import os
 import socket
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-DEADLINE_S = 120
+DEADLINE_S = 300  # ends a hang; a busy machine needs minutes for its imports
+
+_CONTEXT = get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.trainer.preload"])
 
 
-class Ranks:
-    """`run(world, function, *arguments)` calls `function(here, *arguments)` on ranks 0 … world - 1.
-
-    `function` is importable by name; `here` is the rank's `Processes`. What a rank raises is raised here as RankFailed.
-    """
-
-    def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        pipes = [context.Pipe() for _ in range(size)]
-        self._pipes = [ours for ours, _ in pipes]
-        self._processes = [
-            context.Process(target=_serve, args=(theirs, rank), daemon=True) for rank, (_, theirs) in enumerate(pipes)
-        ]
-        for process in self._processes:
-            process.start()
-
-    def run(self, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        answers = self.outcomes(world, function, *arguments)
-        for rank, (kind, value) in enumerate(answers):
-            if kind != "value":
-                raise RankFailed(f"rank {rank}: {value}")
-        return [value for _, value in answers]
-
-    def outcomes(self, world: int, function: Callable[..., Any], *arguments: Any) -> list[tuple[str, Any]]:
-        """By rank: ("value", what was returned), or (name of the exception's class, its text)."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        for pipe in self._pipes[:world]:
-            pipe.send((world, port, function.__module__, function.__qualname__, arguments))
-        answers = []
-        for rank, pipe in enumerate(self._pipes[:world]):
-            assert pipe.poll(DEADLINE_S), f"rank {rank} doesn't answer"
-            answers.append(pipe.recv())
-        return answers
-
-    def close(self) -> None:
-        for pipe in self._pipes:
-            pipe.send(None)
-        for process in self._processes:
-            process.join(DEADLINE_S)
+class RankFailed(Exception):
+    """The traceback of a rank's failure."""
 
 
-class RankFailed(AssertionError):
-    pass
+def train(world: int, recipe: Path, overrides: Iterable[str]) -> None:
+    """Trains the recipe on `world` ranks. Raises RankFailed; by then, no rank is left."""
+    call(world, _train, recipe, list(overrides))
 
 
-def _serve(pipe: Connection, rank: int) -> None:
-    os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+def call(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What the module-level `function` returns on each of `world` ranks. Raises RankFailed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    deadline = time.monotonic() + DEADLINE_S
+    started = []
+    for rank in range(world):
+        ours, theirs = _CONTEXT.Pipe(duplex=False)
+        process = _CONTEXT.Process(target=_run, args=(theirs, rank, world, port, function, arguments))
+        process.start()
+        theirs.close()
+        started.append((process, ours))
+    results = []
+    try:
+        for rank, (_, pipe) in enumerate(started):
+            if not pipe.poll(max(0.0, deadline - time.monotonic())):
+                raise RankFailed(f"rank {rank} of {world} gave no answer in {DEADLINE_S} s")
+            result, failure = pipe.recv()
+            if failure:
+                raise RankFailed(failure)
+            results.append(result)
+    finally:
+        for process, _ in started:
+            process.join(timeout=5)  # a rank that has answered only has to exit
+            process.kill()
+            process.join()
+    return results
+
+
+def _run(pipe: Connection, rank: int, world: int, port: int, function: Callable[..., Any], arguments: Any) -> None:
+    os.environ.update(
+        OMP_NUM_THREADS="1",
+        CUDA_VISIBLE_DEVICES="",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world),
+        LOCAL_WORLD_SIZE=str(world),
+    )
     import torch
 
     torch.set_num_threads(1)
-    while (job := pipe.recv()) is not None:
-        world, port, module, name, arguments = job
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        os.environ |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
-        pipe.send(_answer(getattr(importlib.import_module(module), name), arguments))
-
-
-def _answer(function: Callable[..., Any], arguments: Any) -> tuple[str, Any]:
-    from trainer.distributed import processes
-    from trainer.errors import TrainerError
-
+    result, failure = None, ""
     try:
-        with processes() as here:
-            try:
-                return "value", function(here, *arguments)
-            except TrainerError as error:
-                return type(error).__name__, str(error)
-    except BaseException as error:  # noqa: BLE001 - the test that asked must see whatever it was
-        return type(error).__name__, traceback.format_exc()
+        result = function(*arguments)
+    except Exception:  # noqa: BLE001 - it is passed on
+        failure = traceback.format_exc()
+    pipe.send((result, failure))
+
+
+def _train(recipe: Path, overrides: Sequence[str]) -> None:
+    from trainer.recipe_file import load
+    from trainer.train import train
+
+    train(load(recipe, overrides))

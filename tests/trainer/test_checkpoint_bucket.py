@@ -10,7 +10,7 @@ import torch
 from moto.server import ThreadedMotoServer
 
 from tests.trainer import checkpoint_jobs as jobs
-from tests.trainer.ranks import Ranks
+from tests.trainer.rank_servers import Ranks
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.trainer import checkpoint_jobs as jobs
-from tests.trainer.ranks import Ranks
+from tests.trainer.rank_servers import Ranks
 
 # A name added here is tested against all others. Worlds: those in which the strategy exists.
 STRATEGIES = {"single": (1,), "ddp": (1, 2, 4), "fsdp": (1, 2, 4), "hsdp": (1, 2, 4)}

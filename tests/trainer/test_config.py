@@ -12,6 +12,7 @@ from trainer.__main__ import main
 from trainer.config import accumulation_steps
 from trainer.errors import ConfigError
 from trainer.recipe_file import load
+from trainer.strategies import STRATEGIES
 
 GOOD = RECIPE.read_text()
 
@@ -159,7 +160,7 @@ def test_a_rank_other_than_the_first_says_what_is_wrong_with_it(
 
 
 def test_no_file_outside_the_registry_branches_on_a_strategy_name() -> None:
-    names = [f'"{name}"' for name in ("single", "ddp", "fsdp", "hsdp")]
+    names = [f'"{name}"' for name in STRATEGIES]
     for path in (ROOT / "trainer").rglob("*.py"):
         if path.parent.name != "strategies":
             assert not [name for name in names if name in path.read_text()], path

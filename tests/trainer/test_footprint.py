@@ -41,7 +41,7 @@ def measured(overrides: list[str]) -> dict[str, int]:
         return optim.make_optimizer(recipe.optimizer, parameters)
 
     with processes() as here:
-        strategy = make_strategy(here, recipe.strategy, precision="float32")
+        strategy = make_strategy(here, recipe)
         built = build(recipe, here.device, code=None, deferred=strategy.shards_parameters)
         strategy.prepare(built.model, make_optimizer)
         tokens = torch.zeros(2, 16, dtype=torch.int64).numpy()

@@ -43,14 +43,17 @@ def build(recipe: Recipe, device: torch.device, *, code: UserCode | None, deferr
     """
     section = recipe.model
     torch.manual_seed(recipe.seed)
+    # bf16 is the affair of the copies that a strategy or autocast makes
+    dtype = torch.float64 if recipe.training.precision == "float64" else torch.float32
     if isinstance(section, LlamaSection):
         with torch.device("meta") if deferred else device:
-            model: nn.Module = Llama(section)
+            model: nn.Module = Llama(section).to(dtype)
     elif isinstance(section, HuggingFaceSection):
-        model = huggingface.build(section).to(device)
+        model = huggingface.build(section).to(device, dtype)
     else:
         assert code is not None
         model = code.build_model(recipe).to(device)
+        model = model.double() if dtype is torch.float64 else model
     if recipe.training.activation_checkpointing:
         names = block_names(model)
         if not names:

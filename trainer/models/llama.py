@@ -28,8 +28,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        # Not in bf16: the mean of squares would lose too many digits.
-        y = x.to(wide(x.dtype))
+        y = x.to(wide(x.dtype))  # in bf16, the mean of squares would lose too many digits
         y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
         return y.to(x.dtype) * self.weight
 

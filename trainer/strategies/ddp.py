@@ -10,25 +10,23 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.distributed import Processes
-from trainer.strategies.torch_strategy import TorchStrategy, refuse_replicate
+from trainer.strategies.torch_strategy import TorchStrategy
 
 if TYPE_CHECKING:
-    from trainer.config import StrategySection
+    from trainer.config import Recipe
     from trainer.strategies import MakeOptimizer
 
 
 class DDP(TorchStrategy):
     module: DistributedDataParallel
 
-    def __init__(self, processes: Processes, config: StrategySection, *, precision: str) -> None:
-        del precision  # autocast in the loop; the copies stay float32
-        refuse_replicate(config)
+    def __init__(self, processes: Processes, recipe: Recipe) -> None:
+        del recipe
         self._device = processes.device
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         device_ids = [self._device.index] if self._device.type == "cuda" else None
-        self.module = DistributedDataParallel(model, device_ids=device_ids)
-        self.optimizer = make_optimizer(model.named_parameters())
+        self._adopt(DistributedDataParallel(model, device_ids=device_ids), make_optimizer(model.named_parameters()))
 
     def backward(self, forward: Callable[[], Tensor], *, last: bool) -> Tensor:
         # DDP decides during the forward pass whether this backward pass will communicate.

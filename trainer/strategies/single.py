@@ -9,23 +9,21 @@ from torch import Tensor, nn
 
 from trainer.distributed import Processes
 from trainer.errors import ConfigError
-from trainer.strategies.torch_strategy import TorchStrategy, refuse_replicate
+from trainer.strategies.torch_strategy import TorchStrategy
 
 if TYPE_CHECKING:
-    from trainer.config import StrategySection
+    from trainer.config import Recipe
     from trainer.strategies import MakeOptimizer
 
 
 class Single(TorchStrategy):
-    def __init__(self, processes: Processes, config: StrategySection, *, precision: str) -> None:
-        del precision  # autocast in the loop is all that one process needs
+    def __init__(self, processes: Processes, recipe: Recipe) -> None:
         if processes.world > 1:
             raise ConfigError(f"strategy.name 'single' takes one process, not {processes.world}; choose another one.")
-        refuse_replicate(config)
+        del recipe
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
-        self.module = model
-        self.optimizer = make_optimizer(model.named_parameters())
+        self._adopt(model, make_optimizer(model.named_parameters()))
 
     def backward(self, forward: Callable[[], Tensor], *, last: bool) -> Tensor:
         del last

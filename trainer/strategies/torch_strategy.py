@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from trainer.errors import ConfigError
-
-if TYPE_CHECKING:
-    from trainer.config import StrategySection
+from trainer.strategies.first_step import FirstStep, check_parameters
 
 
 class TorchStrategy:
@@ -23,12 +20,26 @@ class TorchStrategy:
     module: nn.Module
     optimizer: Optimizer
     shards_parameters = False
+    _stepped = False
+
+    def _adopt(self, module: nn.Module, optimizer: Optimizer) -> None:
+        check_parameters(module, optimizer)
+        self.module, self.optimizer = module, optimizer
 
     def clip_and_step(self, clip_norm: float) -> float:
-        total = torch.nn.utils.clip_grad_norm_(self.module.parameters(), clip_norm)
-        norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
+        total = get_total_norm(weight.grad for weight in self.module.parameters() if weight.grad is not None)
+        if isinstance(total, DTensor):
+            there = total.to(total.device_mesh.device_type)  # offloaded gradients are not where ranks can sum
+            assert isinstance(there, DTensor)
+            total = there.full_tensor()
+        clip_grads_with_norm_(self.module.parameters(), clip_norm, total)
+        norm = float(total)
         if math.isfinite(norm):
+            first = None if self._stepped or not norm else FirstStep(self.module.parameters())
             self.optimizer.step()
+            if first is not None:
+                first.check(learning_rate=self.optimizer.param_groups[0]["lr"])
+                self._stepped = True
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
@@ -53,8 +64,3 @@ class TorchStrategy:
         """Frozen parameters are the base model's, which the recipe names: they are neither saved nor loaded."""
         frozen = any(not weight.requires_grad for weight in self.module.parameters())
         return StateDictOptions(ignore_frozen_params=frozen, strict=not frozen)
-
-
-def refuse_replicate(config: StrategySection) -> None:
-    if config.replicate is not None:
-        raise ConfigError("strategy.replicate has no meaning for this strategy.name; remove it.")

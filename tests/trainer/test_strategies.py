@@ -1,0 +1,128 @@
+"""What a strategy promises besides equal losses: a step that may not be made isn't, and wrong settings are refused."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.trainer import ranks
+from tests.trainer.conftest import RECIPE
+from trainer.errors import ConfigError
+from trainer.recipe_file import load
+from trainer.strategies import STRATEGIES
+
+NAMES = [["single"], ["ddp"], ["fsdp"], ["hsdp"]] + [["deepspeed", f"stage={stage}"] for stage in (1, 2, 3)]
+
+
+def overrides(name: str, *options: str) -> list[str]:
+    return [f"strategy={name}", *(f"strategy.{option}" for option in options)]
+
+
+def test_every_strategy_is_tested_here() -> None:
+    assert {name for name, *_ in NAMES} == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=" ".join)
+def test_a_step_with_an_infinite_gradient_is_not_made_and_leaves_no_trace(name: list[str]) -> None:
+    world = 1 if name == ["single"] else 2
+    for norms, unchanged, equal in ranks.call(world, _with_a_bad_step, overrides(*name)):
+        first, bad, after = norms
+        assert first > 1.0  # the norm before clipping at 1
+        assert bad in (float("inf"),) or bad != bad
+        assert unchanged
+        assert after > 0
+        assert equal
+
+
+def _with_a_bad_step(settings: list[str]) -> tuple[list[float], bool, bool]:
+    """(the norms, whether the bad step left the state alone, whether the run equals one without a bad step)."""
+    import torch
+
+    from trainer import optim
+    from trainer.distributed import processes
+    from trainer.models.llama import Llama
+    from trainer.strategies import make_strategy
+
+    recipe = load(RECIPE, settings)
+
+    def make(parameters: Iterable[Any]) -> Any:
+        return optim.make_optimizer(recipe.optimizer, parameters)
+
+    def prepared(here: Any) -> Any:
+        torch.manual_seed(1)
+        strategy = make_strategy(here, recipe)
+        strategy.prepare(Llama(recipe.model), make)
+        return strategy
+
+    tokens = torch.arange(64).reshape(2, 32)
+
+    def step(strategy: Any, factor: float) -> float:
+        strategy.backward(lambda: strategy.module(tokens).pow(2).sum() * factor, last=True)
+        return float(strategy.clip_and_step(1.0))
+
+    with processes() as here:
+        strategy, good = prepared(here), prepared(here)
+        norms = [step(strategy, 1.0)]
+        before = _flat(strategy.state())
+        norms.append(step(strategy, float("inf")))
+        unchanged = torch.equal(_flat(strategy.state()), before)
+        norms.append(step(strategy, 1.0))
+        step(good, 1.0)
+        step(good, 1.0)
+        return norms, unchanged, torch.equal(_flat(strategy.state()), _flat(good.state()))
+
+
+def _flat(state: dict[str, Any]) -> Any:
+    """Copies of this rank's numbers: weights, moments, step."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    tensors = [*state["model"].values()]
+    for moments in state["optimizer"]["state"].values():
+        tensors += [moments[key] for key in sorted(moments)]
+    local = [value.to_local() if isinstance(value, DTensor) else value for value in tensors]
+    return torch.cat([value.detach().flatten().double() for value in local])
+
+
+@pytest.mark.parametrize("name", NAMES, ids=" ".join)
+def test_an_optimizer_that_holds_other_weights_is_refused(name: list[str]) -> None:
+    for message in ranks.call(1, _with_a_foreign_optimizer, overrides(*name)):
+        assert "leaves out" in message
+        assert "embedding.weight" in message
+
+
+def _with_a_foreign_optimizer(settings: list[str]) -> str:
+    import torch
+
+    from trainer.distributed import processes
+    from trainer.models.llama import Llama
+    from trainer.strategies import make_strategy
+
+    recipe = load(RECIPE, settings)
+    with processes() as here:
+        model = Llama(recipe.model)
+        early = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2, 2))])
+        with pytest.raises(ConfigError) as caught:
+            make_strategy(here, recipe).prepare(model, lambda _: early)
+        return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["strategy=ddp", "strategy.stage=2"], "stage has no meaning for strategy.name ddp"),
+        (["strategy=fsdp", "strategy.replicate=2"], "replicate has no meaning for strategy.name fsdp"),
+        (["strategy=deepspeed", "strategy.cpu_offload=true"], "cpu_offload has no meaning"),
+        (["strategy=deepspeed", "strategy.stage=0"], "use strategy.name ddp"),
+        (["strategy=deepspeed", "strategy.stage=4"], "1, 2 or 3"),
+        (["strategy=deepspeed", "strategy.offload_optimizer=gpu"], "'none', 'cpu' or 'nvme'"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused_before_anything_starts(settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(RECIPE, settings)
+
+
+def test_a_mesh_that_does_not_cover_the_world_names_the_valid_choices() -> None:
+    with pytest.raises(ranks.RankFailed, match="choose one of 1, 2"):
+        ranks.train(2, RECIPE, overrides("hsdp", "replicate=3"))
