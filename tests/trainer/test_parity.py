@@ -23,18 +23,18 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bf16": 1e-2}
 TORCH = ["ddp", "fsdp", "hsdp"]
 ZERO = ["deepspeed 1", "deepspeed 2", "deepspeed 3"]
 OPTIONS = {
-    "ddp": ["", "activation_checkpointing=true"],
-    "fsdp": ["", "activation_checkpointing=true", "reshard_after_forward=false", "cpu_offload=true"],
+    "ddp": ["", "training.activation_checkpointing=true"],
+    "fsdp": ["", "training.activation_checkpointing=true", "reshard_after_forward=false", "cpu_offload=true"],
     "hsdp": ["", "replicate=2"],
     "deepspeed 1": ["", "offload_optimizer=cpu"],
-    "deepspeed 2": ["", "offload_optimizer=cpu", "activation_checkpointing=true"],
+    "deepspeed 2": ["", "offload_optimizer=cpu", "training.activation_checkpointing=true"],
     "deepspeed 3": ["", "offload_optimizer=cpu", "offload_parameters=cpu"],
 }
 
 
 @dataclass(frozen=True)
 class Case:
-    """strategy: a name, or a name and a ZeRO stage; option: one more key of the recipe's section `strategy`."""
+    """strategy: a name, or a name and a ZeRO stage; option: one more key of the recipe, of its section `strategy` unless it names another."""
 
     strategy: str = "single"
     option: str = ""
@@ -48,7 +48,7 @@ class Case:
         return [
             f"strategy={name}",
             *([f"strategy.stage={stage}"] if stage else []),
-            *([f"strategy.{self.option}"] if self.option else []),
+            *([self.option if "." in self.option else f"strategy.{self.option}"] if self.option else []),
             f"training.micro_batch_size={BATCH // self.world // self.accumulation}",
             f"training.precision={self.precision}",
             f"seed={self.seed}",
@@ -136,7 +136,7 @@ def sample(count: int) -> settings:
 @sample(4)
 @example(case=Case(accumulation=5, precision="float64"))
 @example(case=Case("hsdp", "replicate=2", world=4, accumulation=2, precision="float64"))
-@example(case=Case("fsdp", "activation_checkpointing=true", world=2, accumulation=5, precision="float64"))
+@example(case=Case("fsdp", "training.activation_checkpointing=true", world=2, accumulation=5, precision="float64"))
 @given(case=cases(TORCH, ["float64"]).filter(possible))
 def test_losses_do_not_depend_on_how_the_work_is_divided(run: Run, case: Case) -> None:
     assert_equal_maths(run, case)
@@ -145,7 +145,7 @@ def test_losses_do_not_depend_on_how_the_work_is_divided(run: Run, case: Case) -
 @sample(2)
 @example(case=Case("deepspeed 3", world=4))
 @example(case=Case("deepspeed 3", "offload_parameters=cpu", world=2, accumulation=2))
-@example(case=Case("deepspeed 2", "activation_checkpointing=true", world=2, accumulation=5))
+@example(case=Case("deepspeed 2", "training.activation_checkpointing=true", world=2, accumulation=5))
 @given(case=cases(ZERO, ["float32"]).filter(possible))
 def test_losses_under_deepspeed_are_those_of_one_process(run: Run, case: Case) -> None:
     assert_equal_maths(run, case)
