@@ -5,6 +5,7 @@ python -u -P dynamic_provider.py [ENGINE_ADDRESS]
 
 import os
 import runpy
+import sys
 import threading
 import time
 
@@ -17,5 +18,6 @@ def end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, os.getcwd())  # as `python -m pulumi.dynamic` has it: the program's own modules are found there
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     runpy.run_module("pulumi.dynamic", run_name="__main__", alter_sys=True)
