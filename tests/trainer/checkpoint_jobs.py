@@ -51,6 +51,9 @@ def prepared(here: Processes, recipe: Recipe) -> Strategy:
 
 
 def recipe_for(world: int, strategy: str) -> Recipe:
+    """`strategy`: a name of the recipe's, or zero1, zero2, zero3."""
+    if strategy.startswith("zero"):
+        return load(RECIPE, ["strategy=deepspeed", f"strategy.stage={strategy.removeprefix('zero')}"])
     extra = ["strategy.replicate=2"] if strategy == "hsdp" and world == 4 else []
     return load(RECIPE, [f"strategy={strategy}", *extra])
 
@@ -101,10 +104,10 @@ def save(
 
 
 def opens(here: Processes, strategy_name: str, outputs: list[Path]) -> dict[str, str]:
-    """Loads each checkpoint into one fresh strategy after another; output → what differs, for those that differ."""
+    """Loads one checkpoint after another; output → what differs, for those that differ."""
     wrong = {}
+    strategy = prepared(here, recipe_for(here.world, strategy_name))
     for output in outputs:
-        strategy = prepared(here, recipe_for(here.world, strategy_name))
         step(strategy, 99)  # other weights, moments and step counts than the saved ones
         kept = checkpoints(here, output)
         found = kept.resume(strategy, check=lambda _: None)

@@ -24,7 +24,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection
@@ -70,10 +70,8 @@ class Rank:
         deadline = time.monotonic() + DEADLINE_S
         value, error = None, ""
         if self.answer.poll(DEADLINE_S):
-            try:
+            with suppress(EOFError):  # it ended by itself: the exit code says how
                 value, error = pickle.loads(self.answer.recv_bytes())  # noqa: S301 - our own child's
-            except EOFError:
-                pass  # it ended by itself: the exit code says how
         self._process.join(max(0.0, deadline - time.monotonic()))
         output = self._output.read_text(errors="replace") if self._output.exists() else ""
         if self._process.is_alive():
