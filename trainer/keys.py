@@ -91,4 +91,4 @@ def _holds(schema: Schema) -> str:
     if kind == "object":
         return "keys and values"
     limits = [text.format(f"{schema[key]:g}") for key, text in _LIMITS.items() if key in schema]
-    return " ".join([_WORDS[str(kind)], *limits])
+    return " ".join([_WORDS[str(kind)], " and ".join(limits)]).strip()
