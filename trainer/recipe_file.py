@@ -130,7 +130,9 @@ def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str
         if isinstance(error["input"], bool):
             word = f"{error['input']!r}, which YAML reads from words such as no and off; quote it if you mean the word."
             return f"{where} must be {error['ctx']['expected']}, not {word}"
-        close = difflib.get_close_matches(str(error["input"]), [w.strip("'") for w in error["ctx"]["expected"].split()])
+        close = difflib.get_close_matches(
+            str(error["input"]), [w.strip("',") for w in error["ctx"]["expected"].split()]
+        )
         hint = f"; did you mean {close[0]!r}?" if close else "."
         return f"{where} must be {error['ctx']['expected']}, not {error['input']!r}{hint}"
     return f"{where}: {error['msg']}, not {error['input']!r}."
