@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -130,7 +131,8 @@ def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str
         if isinstance(error["input"], bool):
             word = f"{error['input']!r}, which YAML reads from words such as no and off; quote it if you mean the word."
             return f"{where} must be {error['ctx']['expected']}, not {word}"
-        close = difflib.get_close_matches(str(error["input"]), [w.strip("'") for w in error["ctx"]["expected"].split()])
+        choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        close = difflib.get_close_matches(str(error["input"]), choices)
         hint = f"; did you mean {close[0]!r}?" if close else "."
         return f"{where} must be {error['ctx']['expected']}, not {error['input']!r}{hint}"
     return f"{where}: {error['msg']}, not {error['input']!r}."

@@ -84,6 +84,7 @@ def test_a_strategy_may_be_a_plain_name() -> None:
         ("optimizer.learning_rate=inf", "finite"),
         ("optimizer.learning_rate=fast", "must be a number"),
         ("strategy=fsdb", "did you mean 'fsdp'?"),
+        ("strategy=fsdp ", "not 'fsdp '; did you mean 'fsdp'?"),
         ("model.heads=3", "multiple of"),
         ("experiment.name=x", "no keys below"),
         ("steps", "key=value"),
