@@ -61,6 +61,8 @@ def _read(path: Path) -> dict[str, Any]:
         values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a tag that its value doesn't suit, as in `!!int x`
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply; a recipe has no more than a few levels.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}.") from None
     if not isinstance(values, dict):
@@ -88,7 +90,7 @@ def _override(values: dict[str, Any], item: str) -> str:
     elif text.startswith(("[", "{")):
         try:
             value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-        except (yaml.YAMLError, ValueError):
+        except (yaml.YAMLError, ValueError, RecursionError):
             raise ConfigError(f"--set {key}: {text!r} is not a valid YAML list or mapping.") from None
         except ConfigError as error:
             raise ConfigError(f"--set {key}: {error}.") from None
@@ -106,7 +108,7 @@ def _plain(text: str) -> Any:
     """What YAML reads in the text."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, ConfigError, ValueError):
+    except (yaml.YAMLError, ConfigError, ValueError, RecursionError):
         return text
 
 
