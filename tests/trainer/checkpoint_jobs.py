@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,18 @@ from trainer import optim
 from trainer.checkpoint import Checkpoints
 from trainer.checkpoint.folder import Folder
 from trainer.config import CheckpointSection, Recipe
-from trainer.distributed import Processes
+from trainer.distributed import Processes, processes
 from trainer.models.llama import Llama
 from trainer.recipe_file import load
 from trainer.strategies import Strategy, make_strategy
 
 FACTS: dict[str, Any] = {"samples_seen": 16, "config": {}, "data_digest": "x"}
+
+
+def in_world(function: Callable[..., Any], *arguments: Any) -> Any:
+    """For ranks that are started for one call."""
+    with processes() as here:
+        return function(here, *arguments)
 
 
 def prepared(here: Processes, recipe: Recipe) -> Strategy:
@@ -35,6 +41,9 @@ def prepared(here: Processes, recipe: Recipe) -> Strategy:
 
 
 def recipe_for(world: int, strategy: str) -> Recipe:
+    """`strategy`: a name of the recipe's, or zero1, zero2, zero3."""
+    if strategy.startswith("zero"):
+        return load(RECIPE, ["strategy=deepspeed", f"strategy.stage={strategy.removeprefix('zero')}"])
     extra = ["strategy.replicate=2"] if strategy == "hsdp" and world == 4 else []
     return load(RECIPE, [f"strategy={strategy}", *extra])
 
@@ -85,10 +94,10 @@ def save(
 
 
 def opens(here: Processes, strategy_name: str, outputs: list[Path]) -> dict[str, str]:
-    """Loads each checkpoint into one fresh strategy after another; output → what differs, for those that differ."""
+    """Loads one checkpoint after another; output → what differs, for those that differ."""
     wrong = {}
+    strategy = prepared(here, recipe_for(here.world, strategy_name))
     for output in outputs:
-        strategy = prepared(here, recipe_for(here.world, strategy_name))
         step(strategy, 99)  # other weights, moments and step counts than the saved ones
         kept = checkpoints(here, output)
         found = kept.resume(strategy, check=lambda _: None)

@@ -396,7 +396,7 @@ def test_what_changed_in_the_recipe_is_said_and_another_model_refused() -> None:
     now = load(RECIPE, ["strategy=fsdp", "training.steps=9", "training.micro_batch_size=2"])
     compatibility.check(manifest, now, data_digest="x", say=said.append)
     assert any("training.steps 6 → 9" in line and "strategy" not in line for line in said)
-    assert any("schedule of the new training.steps" in line for line in said)
+    assert any("the learning rate follows the new plan" in line for line in said)
     old = {**before, "model": {key: value for key, value in before["model"].items() if key != "norm_eps"}}
     compatibility.check({**manifest, "config": {**old, "gone": 1}}, now, data_digest="x", say=said.append)
     other = load(RECIPE, ["model.heads=4"])
