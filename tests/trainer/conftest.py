@@ -7,10 +7,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.trainer.ranks import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "trainer" / "recipes" / "smoke.yaml"
@@ -34,12 +37,6 @@ def start() -> Iterator[Start]:
     yield from _starting()
 
 
-@pytest.fixture(scope="module")
-def start_module() -> Iterator[Start]:
-    """The same for processes that the tests of a module share."""
-    yield from _starting()
-
-
 def _starting() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
@@ -53,6 +50,7 @@ def _starting() -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # torchrun then ends its ranks
         )
         started.append(process)
         return process

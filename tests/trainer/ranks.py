@@ -147,11 +147,11 @@ def _train(recipe: Path, overrides: list[str]) -> None:
     train(load(recipe, overrides))
 
 
-def end_with_parent() -> None:
-    """Has the kernel end this process once its parent has ended, though that was killed and this one hangs."""
+def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Has the kernel send the signal to this process once its parent has ended, though that was killed."""
     if sys.platform == "linux":
         parent_death_signal = 1
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(parent_death_signal, by, 0, 0, 0)
 
 
 def _environments(world: int, nodes: int) -> list[dict[str, str]]:
