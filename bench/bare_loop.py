@@ -57,7 +57,8 @@ def main(strategy: str, recipe_path: str, steps: int, warm_up: int, overrides: l
         for index in range(accumulation):
             first = step * size + (index * world + rank) * micro
             inputs, targets = (
-                torch.from_numpy(part).to(device) for part in samples.read(list(range(first, first + micro)), size=micro)
+                torch.from_numpy(part).to(device)
+                for part in samples.read(list(range(first, first + micro)), size=micro)
             )
             last = index == accumulation - 1
             if isinstance(model, FSDPModule):
