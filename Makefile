@@ -42,7 +42,7 @@ test: setup ## All tests, end to end included
 
 parity: setup ## Every strategy at every world size and accumulation gives the same losses (minutes)
 	@$(ACTIVATE)
-	python -m pytest tests/trainer/test_parity.py -m sweep $(ARGS)
+	python -m pytest tests/trainer -m sweep $(ARGS)
 
 lint: setup ## ruff, mypy --strict, the import contract
 	@$(ACTIVATE)

@@ -8,6 +8,7 @@ import runpy
 import sys
 import threading
 import time
+from pathlib import Path
 
 
 def end_with(parent: int) -> None:
@@ -18,6 +19,6 @@ def end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, os.getcwd())  # as `python -m pulumi.dynamic` has it: the program's own modules are found there
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m pulumi.dynamic` has it: where the modules of a program are
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     runpy.run_module("pulumi.dynamic", run_name="__main__", alter_sys=True)

@@ -1,8 +1,9 @@
-"""What ranks do in the checkpoint tests; called by name in processes of `Ranks`."""
+"""What ranks do in the checkpoint tests: ranks.call(world, in_world, job, …) gives each job the rank's `Processes`."""
 
 import os
+import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,27 @@ from trainer import optim
 from trainer.checkpoint import Checkpoints
 from trainer.checkpoint.folder import Folder
 from trainer.config import CheckpointSection, Recipe
-from trainer.distributed import Processes
+from trainer.distributed import Processes, processes
+from trainer.errors import TrainerError
 from trainer.models.llama import Llama
 from trainer.recipe_file import load
 from trainer.strategies import Strategy, make_strategy
 
 FACTS: dict[str, Any] = {"samples_seen": 16, "config": {}, "data_digest": "x"}
+
+
+def in_world(job: Callable[..., Any], *arguments: Any) -> Any:
+    """job(here, *arguments); an error that all ranks raise together ends the world in order, as success does."""
+    problem: TrainerError | None = None
+    result = None
+    with processes() as here:
+        try:
+            result = job(here, *arguments)
+        except TrainerError as error:
+            problem = error
+    if problem:
+        raise problem
+    return result
 
 
 def prepared(here: Processes, recipe: Recipe) -> Strategy:
@@ -35,6 +51,9 @@ def prepared(here: Processes, recipe: Recipe) -> Strategy:
 
 
 def recipe_for(world: int, strategy: str) -> Recipe:
+    """`strategy`: a name of the recipe's, or zero1, zero2, zero3."""
+    if strategy.startswith("zero"):
+        return load(RECIPE, ["strategy=deepspeed", f"strategy.stage={strategy.removeprefix('zero')}"])
     extra = ["strategy.replicate=2"] if strategy == "hsdp" and world == 4 else []
     return load(RECIPE, [f"strategy={strategy}", *extra])
 
@@ -85,10 +104,10 @@ def save(
 
 
 def opens(here: Processes, strategy_name: str, outputs: list[Path]) -> dict[str, str]:
-    """Loads each checkpoint into one fresh strategy after another; output → what differs, for those that differ."""
+    """Loads one checkpoint after another; output → what differs, for those that differ."""
     wrong = {}
+    strategy = prepared(here, recipe_for(here.world, strategy_name))
     for output in outputs:
-        strategy = prepared(here, recipe_for(here.world, strategy_name))
         step(strategy, 99)  # other weights, moments and step counts than the saved ones
         kept = checkpoints(here, output)
         found = kept.resume(strategy, check=lambda _: None)
@@ -162,6 +181,24 @@ def fail_on_one_rank(here: Processes, output: Path) -> tuple[list[int], str]:
         kept.close()
 
 
+class DeadlyFolder(Folder):
+    """The process ends before its second save is complete, as SIGKILL would end it."""
+
+    def complete(self, step: int, manifest: dict[str, Any]) -> None:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().complete(step, manifest)
+
+
+def die_in_the_second_save(here: Processes, output: Path) -> None:
+    strategy = prepared(here, recipe_for(1, "single"))
+    step(strategy, 1)
+    kept = checkpoints(here, output, lambda location, **_: DeadlyFolder(Path(location), here), keep=1)
+    kept.save(1, strategy, facts=FACTS)
+    kept.save(2, strategy, facts=FACTS)
+    kept.wait()
+
+
 class SlowFolder(Folder):
     """A folder whose writes wait until the test lets them go on."""
 
@@ -204,11 +241,6 @@ def trains_on_during_a_save(here: Processes, output: Path) -> list[str]:
     reader.close()
     found = full(again.state())
     return [name for name in expected if not torch.equal(expected[name], found[name])]
-
-
-def set_environment(here: Processes, values: dict[str, str]) -> None:
-    del here
-    os.environ |= values
 
 
 def break_an_upload(here: Processes, output: Path, config: dict[str, Any]) -> None:

@@ -1,31 +1,29 @@
-"""Runs the trainer in this process with a fault built in: `python -m tests.trainer.faulty CASES`, one process a rank.
+"""The trainer with a fault built in: what a rank of `ranks.outcomes(2, faulty.trainer, fault, …)` does."""
 
-CASES is JSON: [{"fault": …, "port": …, "arguments": […]}, …], run one after the other, so that torch is imported once.
-Rank and world come from RANK and WORLD_SIZE. After each case: one line `case FAULT: exit code N`.
-"""
-
-import json
 import os
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
 from unittest import mock
 
 import torch
 from torch import Tensor
 
-from trainer.__main__ import main
+from tests.trainer import ranks
+from tests.trainer.conftest import RECIPE
 from trainer.checkpoint import Checkpoints
 from trainer.models.llama import Llama
 from trainer.strategies.ddp import DDP
 from trainer.strategies.fsdp import FSDP
 from trainer.watch.watchdog import DATA, SAVE, Watchdog
 
-RANK = int(os.environ["RANK"])
 _place: dict[str, Any] = {}
+
+
+def rank() -> int:
+    return int(os.environ["RANK"])
 
 
 def after(owner: type, method: str, action: Callable[..., Any]) -> Any:
@@ -50,7 +48,7 @@ def poison(*, steps: set[int], loss_too: bool) -> Callable[..., Tensor]:
     def action(loss: Tensor, strategy: Any, *_: Any) -> Tensor:
         if _place.get("step") in steps and "before" not in _place:
             _place["module"], _place["before"] = strategy.module, weights(strategy.module)
-        if RANK == 1 and _place["step"] in steps:
+        if rank() == 1 and _place["step"] in steps:
             for weight in strategy.module.parameters():
                 if weight.grad is not None:
                     weight.grad.mul_(float("nan"))
@@ -67,13 +65,12 @@ def spike(loss: Tensor, *_: Any) -> Tensor:
 def notice(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
     """The file appears in the second step, on a path that only rank 1 looks at."""
     del result, watchdog, phase
-    if RANK == 1 and step == 2:
-        with open(os.environ["NOTICE"], "w", encoding="utf-8"):  # noqa: PTH123
-            pass
+    if rank() == 1 and step == 2:
+        _place["notice file"].touch()
 
 
 def stop_in_evaluation(result: Tensor, *_: Any) -> Tensor:
-    if RANK == 1 and not torch.is_grad_enabled():
+    if rank() == 1 and not torch.is_grad_enabled():
         os.kill(os.getpid(), signal.SIGTERM)
     return result
 
@@ -87,19 +84,19 @@ def stop_twice(result: Any, *_: Any) -> Any:
 
 def stop_in_step_three(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
     del result, watchdog
-    if step == 3 and phase == DATA and RANK == 0:
+    if step == 3 and phase == DATA and rank() == 0:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def asleep(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
     del result, watchdog
-    if RANK == 1 and step == 3 and phase == DATA:
+    if rank() == 1 and step == 3 and phase == DATA:
         threading.Event().wait()
 
 
 def suspended(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
     del result, watchdog
-    if RANK == 1 and step == 3 and phase == DATA:
+    if rank() == 1 and step == 3 and phase == DATA:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -134,30 +131,12 @@ FAULTS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
 }
 
 
-@contextmanager
-def built_in(fault: str) -> Iterator[None]:
-    patches = [after(Watchdog, "at", remember_step), *(after(*where) for where in FAULTS[fault])]
-    for patch in patches:
-        patch.start()
-    try:
-        yield
-    finally:
-        for patch in reversed(patches):
-            patch.stop()
-
-
-def run(cases: list[dict[str, Any]]) -> None:
-    for case in cases:
-        os.environ["MASTER_PORT"] = str(case["port"])
-        arguments = case["arguments"]
-        if RANK == 1 and "notice_file" in case:
-            os.environ["NOTICE"] = case["notice_file"]
-            arguments = [*arguments, "--set", f"watch.notice_file={case['notice_file']}"]
-        _place.clear()
-        with built_in(case["fault"]):
-            code = main(arguments)
-        print(f"case {case['fault']}: exit code {code}", flush=True)
-
-
-if __name__ == "__main__":
-    run(json.loads(sys.argv[1]))
+def trainer(fault: str, output: Path, *overrides: str, notice_file: Path | None = None) -> NoReturn:
+    """Ends with the trainer's exit code. notice_file: only rank 1 is told of it."""
+    mine = [f"output_dir={output}", *overrides]
+    if notice_file and rank() == 1:
+        _place["notice file"] = notice_file
+        mine.append(f"watch.notice_file={notice_file}")
+    for where in [(Watchdog, "at", remember_step), *FAULTS[fault]]:
+        after(*where).start()
+    ranks.trainer(RECIPE, *mine)

@@ -2,12 +2,16 @@
 
 import os
 
+from tests.trainer.ranks import end_with_parent
+
+end_with_parent()
 os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
-import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 - deepspeed.initialize imports it, and a compiler
+import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: E402, F401 - deepspeed.initialize imports it, and a compiler
+import pytest  # noqa: E402, F401 - what ranks call stands in modules of tests
 
-import trainer.strategies.ddp
-import trainer.strategies.deepspeed
-import trainer.strategies.fsdp
-import trainer.strategies.single
-import trainer.train  # noqa: F401
+import trainer.strategies.ddp  # noqa: E402
+import trainer.strategies.deepspeed  # noqa: E402
+import trainer.strategies.fsdp  # noqa: E402
+import trainer.strategies.single  # noqa: E402
+import trainer.train  # noqa: E402, F401

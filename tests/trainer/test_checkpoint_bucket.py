@@ -10,39 +10,32 @@ import torch
 from moto.server import ThreadedMotoServer
 
 from tests.trainer import checkpoint_jobs as jobs
-from tests.trainer.rank_servers import Ranks
+from tests.trainer import ranks
 
 
 @pytest.fixture(scope="module")
-def environment() -> Iterator[dict[str, str]]:
+def url() -> Iterator[str]:
+    """The server's, which the environment gives to the ranks too."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
-    yield {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        environment.setenv("AWS_ACCESS_KEY_ID", "test")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield f"http://{host}:{port}"
     server.stop()
 
 
-@pytest.fixture(scope="module")
-def ranks(environment: dict[str, str]) -> Iterator[Ranks]:
-    started = Ranks(2)
-    started.run(2, jobs.set_environment, environment)
-    yield started
-    started.close()
-
-
 @pytest.fixture
-def bucket(environment: dict[str, str], request: pytest.FixtureRequest) -> Any:
+def bucket(url: str, request: pytest.FixtureRequest) -> Any:
     """(boto3 client, name of a fresh bucket)"""
     import boto3
 
     client = boto3.client(
         "s3",
-        endpoint_url=environment["AWS_ENDPOINT_URL"],
+        endpoint_url=url,
         aws_access_key_id="test",
         aws_secret_access_key="test",  # noqa: S106 - the stand-in's
         region_name="us-east-1",
@@ -57,69 +50,70 @@ def keys(bucket: Any) -> list[str]:
     return sorted(item["Key"] for item in client.list_objects_v2(Bucket=name).get("Contents", []))
 
 
-def test_a_node_with_an_empty_disk_goes_on_from_the_bucket(ranks: Ranks, bucket: Any, tmp_path: Path) -> None:
+def test_a_node_with_an_empty_disk_goes_on_from_the_bucket(bucket: Any, tmp_path: Path) -> None:
     config = {"location": f"s3://{bucket[1]}/runs/one", "keep": 2}
-    ranks.run(2, jobs.save, "fsdp", tmp_path / "first", config, (1, 2, 3))
+    ranks.call(2, jobs.in_world, jobs.save, "fsdp", tmp_path / "first", config, (1, 2, 3))
     state = torch.load(tmp_path / "first" / "state.pt")
-    steps = {key.split("/")[2] for key in keys(bucket)}
+    steps = {key.split("/")[2] for key in keys(bucket) if "/step-" in key}
     assert steps == {"step-00000002", "step-00000003"}  # retention, there too
     assert f"runs/one/{max(steps)}/manifest.json" in keys(bucket)
     shutil.rmtree(tmp_path / "first")
     folders = [tmp_path / "a", tmp_path / "b"]  # two nodes
-    for answer in ranks.run(2, jobs.resume_on_nodes, "fsdp", folders, "auto", config):
+    for answer in ranks.call(2, jobs.in_world, jobs.resume_on_nodes, "fsdp", folders, "auto", config):
         assert answer is not None
         assert answer[0] == 3
         assert all(torch.equal(answer[1][name], value) for name, value in state.items())
     assert not [path for folder in folders for path in folder.rglob("*.distcp")]  # downloads don't stay
     # and as the beginning of another run
     url = f"{config['location']}/step-00000002"
-    assert [answer[0] for answer in ranks.run(2, jobs.resume_on_nodes, "ddp", [tmp_path / "c"], url)] == [2, 2]
+    assert [
+        answer[0] for answer in ranks.call(2, jobs.in_world, jobs.resume_on_nodes, "ddp", [tmp_path / "c"], url)
+    ] == [2, 2]
 
 
-def test_damage_in_the_bucket_is_passed_over_for_the_older_one(ranks: Ranks, bucket: Any, tmp_path: Path) -> None:
+def test_damage_in_the_bucket_is_passed_over_for_the_older_one(bucket: Any, tmp_path: Path) -> None:
     client, name = bucket
     config = {"location": f"s3://{name}", "keep": 4}
-    ranks.run(2, jobs.save, "fsdp", tmp_path, config, (1, 2, 3, 4))
+    ranks.call(2, jobs.in_world, jobs.save, "fsdp", tmp_path, config, (1, 2, 3, 4))
     client.delete_object(Bucket=name, Key="step-00000004/manifest.json")  # as if the last save had not ended
     client.delete_object(Bucket=name, Key="step-00000003/__1_0.distcp")
     key = "step-00000002/__0_0.distcp"
     content = client.get_object(Bucket=name, Key=key)["Body"].read()
     client.put_object(Bucket=name, Key=key, Body=content[:-1] + b"?")  # only its digest tells
-    assert [answer[0] for answer in ranks.run(2, jobs.resume_on_nodes, "fsdp", [tmp_path], "auto", config)] == [1, 1]
+    assert [
+        answer[0] for answer in ranks.call(2, jobs.in_world, jobs.resume_on_nodes, "fsdp", [tmp_path], "auto", config)
+    ] == [1, 1]
 
 
-def test_an_upload_that_breaks_off_leaves_nothing_and_is_raised_on_all_ranks(
-    ranks: Ranks, bucket: Any, tmp_path: Path
-) -> None:
+def test_an_upload_that_breaks_off_leaves_nothing_and_is_raised_on_all_ranks(bucket: Any, tmp_path: Path) -> None:
     client, name = bucket
     config = {"location": f"s3://{name}/run"}
-    outcomes = ranks.outcomes(2, jobs.break_an_upload, tmp_path, config)
-    assert [kind for kind, _ in outcomes] == ["CheckpointError"] * 2
-    assert "the connection broke" in outcomes[0][1]
+    outcomes = ranks.outcomes(2, jobs.in_world, jobs.break_an_upload, tmp_path, config)
+    assert [rank.error for rank in outcomes] == ["CheckpointError"] * 2
+    assert "the connection broke" in outcomes[0].output
     assert not [key for key in keys(bucket) if "__1_" in key or "manifest" in key]
     assert not client.list_multipart_uploads(Bucket=name).get("Uploads")
 
 
-def test_uploads_that_a_killed_run_left_are_given_up_at_the_next_start(
-    ranks: Ranks, bucket: Any, tmp_path: Path
-) -> None:
+def test_uploads_that_a_killed_run_left_are_given_up_at_the_next_start(bucket: Any, tmp_path: Path) -> None:
     client, name = bucket
     for key in ("run/step-00000001/__0_0.distcp", "another/step-00000001/__0_0.distcp"):
         client.create_multipart_upload(Bucket=name, Key=key)
-    ranks.run(2, jobs.save, "ddp", tmp_path, {"location": f"s3://{name}/run"}, (1,))
+    ranks.call(2, jobs.in_world, jobs.save, "ddp", tmp_path, {"location": f"s3://{name}/run"}, (1,))
     left = [upload["Key"] for upload in client.list_multipart_uploads(Bucket=name).get("Uploads", [])]
     assert left == ["another/step-00000001/__0_0.distcp"]
 
 
-def test_a_bucket_that_is_not_there_is_named_before_training(ranks: Ranks, tmp_path: Path) -> None:
-    outcomes = ranks.outcomes(2, jobs.require_room, tmp_path, {"location": "s3://no-such-bucket/run"})
-    assert [kind for kind, _ in outcomes] == ["CheckpointError"] * 2
-    assert "s3://no-such-bucket/run" in outcomes[0][1]
+@pytest.mark.usefixtures("url")
+def test_a_bucket_that_is_not_there_is_named_before_training(tmp_path: Path) -> None:
+    outcomes = ranks.outcomes(2, jobs.in_world, jobs.require_room, tmp_path, {"location": "s3://no-such-bucket/run"})
+    assert [rank.error for rank in outcomes] == ["CheckpointError"] * 2
+    assert "s3://no-such-bucket/run" in outcomes[0].output
 
 
-def test_a_bucket_of_another_run_is_not_emptied_by_starting_afresh(ranks: Ranks, bucket: Any, tmp_path: Path) -> None:
+def test_a_bucket_of_another_run_is_not_emptied_by_starting_afresh(bucket: Any, tmp_path: Path) -> None:
     config = {"location": f"s3://{bucket[1]}/run"}
-    ranks.run(2, jobs.save, "ddp", tmp_path, config, (1,))
-    kind, text = ranks.outcomes(2, jobs.start_afresh, tmp_path, config)[1]
-    assert kind == "CheckpointError"
-    assert "new prefix" in text
+    ranks.call(2, jobs.in_world, jobs.save, "ddp", tmp_path, config, (1,))
+    refused = ranks.outcomes(2, jobs.in_world, jobs.start_afresh, tmp_path, config)[1]
+    assert refused.error == "CheckpointError"
+    assert "new prefix" in refused.output

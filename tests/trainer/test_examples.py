@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemReader
 
+from tests.trainer import ranks
 from tests.trainer.conftest import ROOT, events, numbers
-from tests.trainer.on_ranks import on_ranks
 from trainer import footprint
 from trainer.config import Recipe
 from trainer.errors import ConfigError
@@ -19,14 +19,8 @@ LORA = ROOT / "examples" / "lora" / "recipe.yaml"
 FIXED_RATE = ("schedule.warmup_steps=0", "schedule.final_share=1")
 
 
-def train(recipe: Path, overrides: list[str]) -> None:
-    from trainer.train import train
-
-    train(load(recipe, overrides))
-
-
 def run(recipe: Path, output: Path, *overrides: str, world: int) -> Path:
-    on_ranks(world, train, recipe, [f"output_dir={output}", "training.log_every=100", *overrides])
+    ranks.train(world, recipe, [f"output_dir={output}", "training.log_every=100", *overrides])
     return output
 
 
@@ -166,7 +160,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_place(
     module = tmp_path / "own.py"
     assert old in module.read_text()
     module.write_text(module.read_text().replace(old, new))
-    with pytest.raises(AssertionError) as caught:
+    with pytest.raises(ranks.RankFailed) as caught:
         run(own, tmp_path / "out", world=1)
     assert message in str(caught.value)
 
@@ -199,7 +193,7 @@ def test_the_samples_of_the_vision_example_do_not_depend_on_the_number_of_ranks(
     code, recipe = UserCode(ROOT / "examples/vision/model.py"), load(VISION, ["training.micro_batch_size=2"])
 
     def images(world: int) -> torch.Tensor:
-        ranks = [iter(code.call("build_data", recipe, rank, world, 8)) for rank in range(world)]
-        return torch.cat([next(rank)[0] for _ in range(4 // world) for rank in ranks])
+        worlds = [iter(code.call("build_data", recipe, rank, world, 8)) for rank in range(world)]
+        return torch.cat([next(rank)[0] for _ in range(4 // world) for rank in worlds])
 
     assert torch.equal(images(1), images(2))

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from tests.trainer.conftest import RECIPE, ROOT
-from tests.trainer.on_ranks import on_ranks
+from tests.trainer.ranks import call
 from trainer import footprint, optim
 from trainer.__main__ import main
 from trainer.config import Recipe
@@ -63,7 +63,7 @@ def test_the_predicted_bytes_lie_on_the_rank_that_holds_most(strategy: str, worl
         one for one in layouts(world, per_node=per_node) if one.name.split()[0:1] == [strategy] and not one.in_host
     ]
     predicted = footprint.predict(layout, weights, None, low=False, micro_batches=1)
-    found = on_ranks(world, measured, overrides)
+    found = call(world, measured, overrides)
     for kind in ("parameters", "gradients", "optimizer"):
         assert getattr(predicted, kind) == pytest.approx(max(rank[kind] for rank in found), rel=0.02), kind
 

@@ -34,7 +34,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Case:
-    """strategy: a name, or a name and a ZeRO stage; option: one more key of the recipe, of its section `strategy` unless it names another."""
+    """strategy: a name, or a name and a ZeRO stage; option: one more key, of section `strategy` unless it names one."""
 
     strategy: str = "single"
     option: str = ""

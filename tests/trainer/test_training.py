@@ -9,81 +9,93 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import DEADLINE_S, Start, command, events, finish, free_port, numbers
+from tests.trainer import ranks
+from tests.trainer.conftest import DEADLINE_S, RECIPE, Start, command, events, finish, numbers
 
 STEPS = "training.steps=6"
 CLIP = "training.clip_norm=0.05"  # well below the norms of a fresh model, so that clipping counts
 
 
+STRATEGIES = {
+    "ddp": ["strategy=ddp"],
+    "fsdp": ["strategy=fsdp"],
+    "hsdp": ["strategy=hsdp", "strategy.replicate=2"],
+    "deepspeed": ["strategy=deepspeed", "strategy.stage=2"],
+}
+
+
+def train(output: Path, *overrides: str, world: int, code: int = 0) -> str:
+    """`python -m trainer` on ranks that all have to end with `code`; the first one's output."""
+    ended = ranks.outcomes(world, ranks.trainer, RECIPE, f"output_dir={output}", *overrides)
+    assert {rank.exit_code for rank in ended} == {code}, ended[0].output[-4000:]
+    return ended[0].output
+
+
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reference")
-
-
-def train(start: Start, output: Path, *overrides: str, world: int, code: int | None = 0) -> str:
-    return finish(start(command(world, f"output_dir={output}", *overrides)), code=code)
-
-
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Short documents, so that windows hold unequal numbers of valid tokens."""
+def same(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Overrides: short documents, so that windows hold unequal numbers of valid tokens."""
     folder = tmp_path_factory.mktemp("documents")
     for number in range(200):
         (folder / f"{number:03}.txt").write_text(f"document {number} " * (1 + number * number % 11))
-    return folder
+    return [CLIP, "data.source=path", f"data.path={folder}"]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "micro", "replicate"), [("ddp", 4, None), ("fsdp", 2, None), ("hsdp", 2, 2), ("ddp", 2, None)]
-)
-def test_a_strategy_trains_like_one_process(
-    start: Start, reference: Path, documents: Path, tmp_path: Path, *, strategy: str, micro: int, replicate: int | None
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, same: list[str]) -> Path:
+    output = tmp_path_factory.mktemp("reference")
+    train(output, "strategy=single", "training.micro_batch_size=16", *same, world=0)
+    return output
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_under_torchrun_trains_like_one_process(
+    start: Start, reference: Path, same: list[str], tmp_path: Path, name: str
 ) -> None:
-    same = [CLIP, "data.source=path", f"data.path={documents}"]
-    if not (reference / "finished.json").exists():
-        train(start, reference, "strategy=single", "training.micro_batch_size=16", *same, world=0)
-    extra = [f"strategy.replicate={replicate}"] if replicate else []
-    train(start, tmp_path, f"strategy={strategy}", f"training.micro_batch_size={micro}", *same, *extra, world=4)
+    overrides = ["training.micro_batch_size=4", *same, *STRATEGIES[name]]
+    finish(start(command(2, f"output_dir={tmp_path}", *overrides)))
     for key in ("loss", "gradient_norm"):
         assert numbers(tmp_path, key) == pytest.approx(numbers(reference, key), rel=1e-4)
     assert len(set(numbers(tmp_path, "tokens"))) > 1  # unequal numbers of valid tokens
     assert min(numbers(tmp_path, "gradient_norm")) > 0.05
 
 
-def test_a_resumed_run_repeats_the_uninterrupted_one_exactly(start: Start, tmp_path: Path) -> None:
-    train(start, tmp_path / "whole", STEPS, world=2)
+def test_a_resumed_run_repeats_the_uninterrupted_one_exactly(tmp_path: Path) -> None:
+    train(tmp_path / "whole", STEPS, world=2)
     shutil.copytree(tmp_path / "whole", tmp_path / "half")
     (tmp_path / "half" / "checkpoints" / "step-00000006" / "manifest.json").unlink()
     (tmp_path / "half" / "checkpoints" / "step-00000100").mkdir()  # foreign and empty: no checkpoint
-    train(start, tmp_path / "half", STEPS, world=2)
+    train(tmp_path / "half", STEPS, world=2)
     assert events(tmp_path / "half", "resume")[0]["step"] == 3
     assert numbers(tmp_path / "half", "loss")[6:] == numbers(tmp_path / "whole", "loss")[3:]
-    again = train(start, tmp_path / "half", STEPS, world=2)
+    again = train(tmp_path / "half", STEPS, world=2)
     assert "already finished" in again
 
 
-def test_a_checkpoint_loads_into_any_other_strategy_and_world_size(start: Start, tmp_path: Path) -> None:
-    train(start, tmp_path, "training.steps=3", "strategy=ddp", world=2)
-    train(start, tmp_path, "training.steps=6", "strategy=fsdp", world=4)
-    train(start, tmp_path, "training.steps=8", "strategy=single", world=0)
+def test_a_checkpoint_loads_into_any_other_strategy_and_world_size(tmp_path: Path) -> None:
+    train(tmp_path, "training.steps=3", "strategy=ddp", world=2)
+    train(tmp_path, "training.steps=6", "strategy=fsdp", world=4)
+    train(tmp_path, "training.steps=8", "strategy=single", world=0)
     assert [line["step"] for line in events(tmp_path, "resume")] == [3, 6]
     assert [line["step"] for line in events(tmp_path, "step")] == list(range(1, 9))
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_older_one(start: Start, tmp_path: Path) -> None:
-    train(start, tmp_path, STEPS, "strategy=single", world=0)
+def test_a_damaged_checkpoint_is_passed_over_for_the_older_one(tmp_path: Path) -> None:
+    train(tmp_path, STEPS, "strategy=single", world=0)
     damaged = next((tmp_path / "checkpoints" / "step-00000006").glob("__0_*"))
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    output = train(start, tmp_path, STEPS, "strategy=single", world=0)
+    output = train(tmp_path, STEPS, "strategy=single", world=0)
     assert "step-00000006 is not usable" in output
     assert "resumed from step 3" in output
 
 
-def test_a_stop_signal_leaves_a_checkpoint_and_says_so_in_the_exit_code(start: Start, tmp_path: Path) -> None:
-    process = start(command(0, f"output_dir={tmp_path}", "strategy=single", "training.steps=1e6"))
-    wait_for_step(tmp_path)
-    process.send_signal(signal.SIGTERM)
-    assert "with a checkpoint" in finish(process, code=75)
+def test_a_stop_signal_leaves_a_checkpoint_and_says_so_in_the_exit_code(tmp_path: Path) -> None:
+    words = (RECIPE, f"output_dir={tmp_path}", "strategy=single", "training.steps=1e6")
+    with ranks.running(0, ranks.trainer, *words) as (process,):
+        wait_for_step(tmp_path)
+        os.kill(process.pid, signal.SIGTERM)
+        ended = process.finish()
+    assert ended.exit_code == 75, ended.output
+    assert "with a checkpoint" in ended.output
     stopped = events(tmp_path, "step")[-1]["step"]
     assert (tmp_path / "checkpoints" / f"step-{stopped:08d}" / "manifest.json").exists()
 
@@ -95,52 +107,49 @@ def wait_for_step(output: Path) -> None:
         time.sleep(0.05)
 
 
-def two_nodes(start: Start, folders: list[Path], *overrides: str, codes: tuple[int, int] | None = (0, 0)) -> list[str]:
-    """Two torchrun agents, each with its own output folder: nodes without shared storage."""
-    port = free_port()
-    started = []
-    for rank, folder in enumerate(folders):
-        launcher = ["--nnodes=2", "--nproc-per-node=2", f"--node-rank={rank}"]
-        launcher += ["--master-addr=127.0.0.1", f"--master-port={port}"]
-        started.append(start(command(2, f"output_dir={folder}", *overrides, launcher=launcher)))
-    outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in started]
-    if codes is not None:
-        assert tuple(process.returncode for process in started) == codes, outputs
-    return outputs
+def two_nodes(folders: list[Path], *overrides: str, code: int = 0) -> list[str]:
+    """Two ranks on each of two nodes without shared storage, which all have to end with `code`: their outputs."""
+    ended = ranks.outcomes(4, _with_own_folder, folders, overrides, nodes=2)
+    assert {rank.exit_code for rank in ended} == {code}, [rank.output[-4000:] for rank in ended]
+    return [rank.output for rank in ended]
 
 
-def test_a_node_that_lost_its_disk_is_sent_a_full_copy(start: Start, tmp_path: Path) -> None:
+def _with_own_folder(folders: list[Path], overrides: list[str]) -> None:
+    ranks.trainer(RECIPE, f"output_dir={folders[int(os.environ['GROUP_RANK'])]}", *overrides)
+
+
+def test_a_node_that_lost_its_disk_is_sent_a_full_copy(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
-    two_nodes(start, folders, "strategy=ddp", "training.steps=3")
+    two_nodes(folders, "strategy=ddp", "training.steps=3")
     shutil.rmtree(folders[1] / "checkpoints")
-    two_nodes(start, folders, "strategy=ddp", STEPS)
+    two_nodes(folders, "strategy=ddp", STEPS)
     assert events(folders[0], "resume")[0]["step"] == 3
     assert list((folders[1] / "checkpoints" / "step-00000003").glob("__0_*"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_disk_that_is_too_small_on_one_node_is_refused_by_all_ranks_before_training(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_disk_that_is_too_small_on_one_node_is_refused_by_all_ranks_before_training(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "small disk"]
     folders[1].mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "none", str(folders[1])], check=True)
     try:
-        outputs = two_nodes(start, folders, "strategy=fsdp", "model.width=96", STEPS, codes=(1, 1))
-        assert f"(rank 2: {folders[1]}/checkpoints has 1.4 MiB free and 3 more checkpoints need" in outputs[0]
+        outputs = two_nodes(folders, "strategy=fsdp", "model.width=96", STEPS, code=3)
+        for output in outputs:
+            assert f"(rank 2: {folders[1]}/checkpoints has 1.4 MiB free and 3 more checkpoints need" in output
         assert not events(folders[0], "step")
     finally:
         subprocess.run(["umount", str(folders[1])], check=True)
 
 
-def test_shards_that_exist_nowhere_any_more_are_named_and_nothing_is_resumed(start: Start, tmp_path: Path) -> None:
+def test_shards_that_exist_nowhere_any_more_are_named_and_nothing_is_resumed(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
-    two_nodes(start, folders, "strategy=fsdp", "training.steps=3")
-    kept = two_nodes(start, folders, "strategy=fsdp", "training.steps=4")
+    two_nodes(folders, "strategy=fsdp", "training.steps=3")
+    kept = two_nodes(folders, "strategy=fsdp", "training.steps=4")
     assert "resumed from step 3" in kept[0]
     shutil.rmtree(folders[1] / "checkpoints")
-    outputs = two_nodes(start, folders, "strategy=fsdp", STEPS, codes=None)
-    assert "__2_0.distcp, __3_0.distcp" in outputs[0]
+    outputs = two_nodes(folders, "strategy=fsdp", STEPS, code=3)
+    for output in outputs:
+        assert "__2_0.distcp, __3_0.distcp" in output
     assert not [line for line in events(folders[0], "step") if line["step"] > 4]
 
 

@@ -4,17 +4,17 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.conftest import DEADLINE_S, ROOT, Start, command, events, finish, free_port
+from tests.trainer import faulty, ranks
+from tests.trainer.conftest import DEADLINE_S, RECIPE, Start, command, events, finish, free_port
 from trainer.config import WatchSection
 from trainer.data.prefetch import Feed
 from trainer.errors import BadStep
@@ -22,57 +22,47 @@ from trainer.metrics.schema import EVENTS
 from trainer.watch.bad_steps import BadSteps
 from trainer.watch.beats import Beat, blame
 
-RECIPE = ROOT / "trainer" / "recipes" / "smoke.yaml"
 FOREVER = "training.steps=1e6"
 
 
-@dataclass
-class Case:
-    fault: str
-    output: Path
-    overrides: list[str] = field(default_factory=list)
-    notice_file: Path | None = None
+@dataclass(frozen=True)
+class Ended:
+    """What two ranks with a fault have left."""
 
-    def to_json(self) -> dict[str, Any]:
-        sets = [word for item in (f"output_dir={self.output}", *self.overrides) for word in ("--set", item)]
-        notice = {"notice_file": str(self.notice_file)} if self.notice_file else {}
-        return {"fault": self.fault, "port": free_port(), "arguments": [str(RECIPE), *sets], **notice}
+    folder: Path
+    outcomes: list[ranks.Outcome]
 
-
-def run_ranks(start: Callable[..., Any], cases: list[Case], *, world: int = 2) -> list[Any]:
-    """Starts `world` ranks that run the cases one after the other; returns their processes, by rank."""
-    text = json.dumps([case.to_json() for case in cases])
-    argv = [sys.executable, "-m", "tests.trainer.faulty", text]
-    common = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
-    return [start(argv, environment={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(world)]
+    @property
+    def code(self) -> int | None:
+        """The exit code, the same of both ranks."""
+        first, second = (rank.exit_code for rank in self.outcomes)
+        assert first == second, self.outcomes
+        return first
 
 
 @pytest.fixture(scope="module")
-def session(start_module: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """All cases that end by themselves, in one start of two ranks: outputs, and the folder of each case."""
+def session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """All cases that end by themselves."""
     root = tmp_path_factory.mktemp("watch")
     common = ["strategy=ddp", "metrics.sinks=[jsonl]"]
-    cases = {
-        "plain": Case("none", root / "plain", common),
-        "bad loss": Case("bad loss", root / "bad loss", common),
-        "bad gradients": Case("bad gradients", root / "bad gradients", ["metrics.sinks=[jsonl]"]),
-        "stop on bad": Case("bad loss", root / "stop on bad", [*common, "watch.on_bad_step=stop"]),
-        "always bad": Case("always bad", root / "always bad", [*common, "watch.max_bad_steps=2"]),
-        "spike": Case("spike", root / "spike", [*common, "watch.spike_factor=20", "training.steps=22"]),
-        "notice": Case("notice", root / "notice", [*common, FOREVER], root / "notice file"),
-        "max duration": Case("none", root / "max duration", [*common, FOREVER, "watch.max_duration=1s"]),
-        "evaluation": Case("stop in evaluation", root / "evaluation", [*common, "training.evaluate_every=2"]),
-        "last evaluation": Case("stop in evaluation", root / "last evaluation", common),
-        "again": Case("none", root / "last evaluation", common),
-        "two signals": Case("two signals", root / "two signals", common),
-    }
-    outputs = [finish(process) for process in run_ranks(start_module, list(cases.values()))]
-    codes = [[line.rpartition(" ")[2] for line in text.splitlines() if line.startswith("case ")] for text in outputs]
-    assert codes[0] == codes[1], outputs
+
+    def run(fault: str, name: str, *overrides: str, **settings: Any) -> Ended:
+        job = partial(faulty.trainer, **settings)
+        return Ended(root / name, ranks.outcomes(2, job, fault, root / name, *overrides))
+
     return {
-        "outputs": outputs,
-        "codes": dict(zip(cases, map(int, codes[0]), strict=True)),
-        "folders": {name: case.output for name, case in cases.items()},
+        "plain": run("none", "plain", *common),
+        "bad loss": run("bad loss", "bad loss", *common),
+        "bad gradients": run("bad gradients", "bad gradients", "metrics.sinks=[jsonl]"),
+        "stop on bad": run("bad loss", "stop on bad", *common, "watch.on_bad_step=stop"),
+        "always bad": run("always bad", "always bad", *common, "watch.max_bad_steps=2"),
+        "spike": run("spike", "spike", *common, "watch.spike_factor=20", "training.steps=22"),
+        "notice": run("notice", "notice", *common, FOREVER, notice_file=root / "notice file"),
+        "max duration": run("none", "max duration", *common, FOREVER, "watch.max_duration=1s"),
+        "evaluation": run("stop in evaluation", "evaluation", *common, "training.evaluate_every=2"),
+        "last evaluation": run("stop in evaluation", "last evaluation", *common),
+        "again": run("none", "last evaluation", *common),
+        "two signals": run("two signals", "two signals", *common),
     }
 
 
@@ -81,37 +71,38 @@ def last_checkpoint(output: Path) -> int:
 
 
 @pytest.mark.parametrize("case", ["bad loss", "bad gradients"])
-def test_a_step_whose_numbers_are_none_on_one_rank_is_skipped_on_all(session: dict[str, Any], case: str) -> None:
-    output = session["folders"][case]
-    assert session["codes"][case] == 0
+def test_a_step_whose_numbers_are_none_on_one_rank_is_skipped_on_all(session: dict[str, Ended], case: str) -> None:
+    output = session[case].folder
+    assert session[case].code == 0
     (bad,) = events(output, "bad_step")
     assert (bad["step"], bad["in_a_row"], bad["total"], bad["gradient_norm"]) == (3, 1, 1, None)
     assert (bad["loss"] is None) == (case == "bad loss")
     assert [line["step"] for line in events(output, "step")] == [1, 2, 4, 5, 6]
     assert events(output, "window")[-1]["bad_steps"] == 1
     assert json.loads((output / "finished.json").read_text())["samples_seen"] == 6 * 16  # the data moved on
-    for text in session["outputs"]:
-        assert text.count("weights after the bad step: unchanged") == 3  # with the case "always bad"
-        assert "weights after the bad step: changed" not in text
+    for rank in session[case].outcomes:
+        assert "weights after the bad step: unchanged" in rank.output
 
 
-def test_a_bad_step_ends_the_run_if_the_recipe_says_so(session: dict[str, Any]) -> None:
-    assert session["codes"]["stop on bad"] == 4
-    assert "step 3: the loss is nan" in session["outputs"][0]
-    assert [line["step"] for line in events(session["folders"]["stop on bad"], "bad_step")] == [3]
+def test_a_bad_step_ends_the_run_if_the_recipe_says_so(session: dict[str, Ended]) -> None:
+    assert session["stop on bad"].code == 4
+    assert "step 3: the loss is nan" in session["stop on bad"].outcomes[0].output
+    assert [line["step"] for line in events(session["stop on bad"].folder, "bad_step")] == [3]
 
 
-def test_too_many_bad_steps_in_a_row_end_the_run(session: dict[str, Any]) -> None:
-    assert session["codes"]["always bad"] == 4
-    assert "bad step 2 in a row" in session["outputs"][0]
+def test_too_many_bad_steps_in_a_row_end_the_run(session: dict[str, Ended]) -> None:
+    assert session["always bad"].code == 4
+    for rank in session["always bad"].outcomes:
+        assert "bad step 2 in a row" in rank.output
+        assert "weights after the bad step: unchanged" in rank.output
 
 
-def test_a_loss_spike_is_skipped_before_the_optimizer_steps(session: dict[str, Any]) -> None:
-    (bad,) = events(session["folders"]["spike"], "bad_step")
+def test_a_loss_spike_is_skipped_before_the_optimizer_steps(session: dict[str, Ended]) -> None:
+    (bad,) = events(session["spike"].folder, "bad_step")
     assert bad["step"] == 20
     assert "spike" in bad["reason"]
     assert bad["gradient_norm"] is None
-    assert session["codes"]["spike"] == 0
+    assert session["spike"].code == 0
 
 
 @pytest.mark.parametrize(
@@ -124,10 +115,10 @@ def test_a_loss_spike_is_skipped_before_the_optimizer_steps(session: dict[str, A
     ],
 )
 def test_a_wish_of_one_rank_stops_all_at_one_step_with_a_checkpoint(
-    session: dict[str, Any], case: str, reason: str
+    session: dict[str, Ended], case: str, reason: str
 ) -> None:
-    output = session["folders"][case]
-    assert session["codes"][case] == 75
+    output = session[case].folder
+    assert session[case].code == 75
     (stop,) = events(output, "stop")
     assert reason.partition(" on ")[0] in stop["reason"]
     done = [line["step"] for line in events(output, "step")]
@@ -135,22 +126,24 @@ def test_a_wish_of_one_rank_stops_all_at_one_step_with_a_checkpoint(
     assert not list(output.glob("checkpoints/.*partial"))
 
 
-def test_an_evaluation_that_was_cut_short_reports_nothing(session: dict[str, Any]) -> None:
-    assert events(session["folders"]["evaluation"], "eval") == []
-    assert events(session["folders"]["evaluation"], "stop")[0]["step"] == 2
+def test_an_evaluation_that_was_cut_short_reports_nothing(session: dict[str, Ended]) -> None:
+    assert events(session["evaluation"].folder, "eval") == []
+    assert events(session["evaluation"].folder, "stop")[0]["step"] == 2
 
 
-def test_a_run_that_was_stopped_in_its_last_evaluation_is_finished_by_the_same_command(session: dict[str, Any]) -> None:
-    output = session["folders"]["last evaluation"]
-    assert (session["codes"]["last evaluation"], session["codes"]["again"]) == (75, 0)
+def test_a_run_that_was_stopped_in_its_last_evaluation_is_finished_by_the_same_command(
+    session: dict[str, Ended],
+) -> None:
+    output = session["last evaluation"].folder
+    assert (session["last evaluation"].code, session["again"].code) == (75, 0)
     assert events(output, "stop")[0]["step"] == events(output, "eval")[0]["step"] == 6
     assert json.loads((output / "finished.json").read_text())["held_out_loss"] < 6
 
 
-def test_every_event_has_the_fields_of_the_schema(session: dict[str, Any]) -> None:
+def test_every_event_has_the_fields_of_the_schema(session: dict[str, Ended]) -> None:
     seen = set()
-    for output in session["folders"].values():
-        for line in (output / "metrics.jsonl").read_text().splitlines():
+    for ended in session.values():
+        for line in (ended.folder / "metrics.jsonl").read_text().splitlines():
             record = json.loads(line)
             fields, event = EVENTS[record["event"]], record["event"]
             seen.add(event)
@@ -160,25 +153,28 @@ def test_every_event_has_the_fields_of_the_schema(session: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("fault", ["asleep in data", "suspended"])
-def test_a_hang_ends_and_the_rank_at_fault_is_named(start: Start, tmp_path: Path, fault: str) -> None:
-    case = Case(fault, tmp_path, ["strategy=ddp", "watch.stall_s=6", "metrics.sinks=[jsonl]"])
-    ranks = run_ranks(start, [case])
-    healthy = finish(ranks[0], code=6)
-    assert "stalled: nothing finished for" in healthy
-    named = {"asleep in data": "furthest behind: rank 1", "suspended": "silent: rank 1"}[fault]
-    assert named in healthy
-    assert "stop_wanted" in healthy  # its own stack: where it waited
+def test_a_hang_ends_and_the_rank_at_fault_is_named(tmp_path: Path, fault: str) -> None:
+    settings = ["strategy=ddp", "watch.stall_s=6", "metrics.sinks=[jsonl]"]
+    with ranks.running(2, faulty.trainer, fault, tmp_path, *settings) as (first, second):
+        healthy = first.finish()
+        assert healthy.exit_code == 6, healthy.output
+        named = {"asleep in data": "furthest behind: rank 1", "suspended": "silent: rank 1"}[fault]
+        assert named in healthy.output
+        if fault == "asleep in data":  # a suspended process can't tell any more where it is
+            assert "step 3, waiting for data" in healthy.output
+            guilty = second.finish()
+            assert guilty.exit_code == 6
+            assert named in guilty.output
+    assert "stalled: nothing finished for" in healthy.output
+    assert "stop_wanted" in healthy.output  # its own stack: where it waited
     recorded = json.loads((tmp_path / "stalls" / "rank-0.json").read_text())
     assert recorded["gloo"]["entries"]
-    if fault == "asleep in data":  # a suspended process can't tell any more where it is
-        assert "step 3, waiting for data" in healthy
-        assert named in finish(ranks[1], code=6)
 
 
-def test_a_save_that_takes_longer_than_the_grace_ends(start: Start, tmp_path: Path) -> None:
-    case = Case("slow save", tmp_path, ["strategy=ddp", "watch.grace_s=1"])
-    outputs = [finish(rank, code=7) for rank in run_ranks(start, [case], world=1)]
-    assert "asked to stop 1 s ago (SIGTERM), and no checkpoint is complete" in outputs[0]
+def test_a_save_that_takes_longer_than_the_grace_ends(tmp_path: Path) -> None:
+    (ended,) = ranks.outcomes(1, faulty.trainer, "slow save", tmp_path, "strategy=ddp", "watch.grace_s=1")
+    assert ended.exit_code == 7, ended.output
+    assert "asked to stop 1 s ago (SIGTERM), and no checkpoint is complete" in ended.output
 
 
 def test_a_lost_node_leads_to_a_smaller_world_with_the_same_global_batch(start: Start, tmp_path: Path) -> None:
@@ -198,7 +194,7 @@ def test_a_lost_node_leads_to_a_smaller_world_with_the_same_global_batch(start: 
         time.sleep(0.02)
     kill_group(agents[1])
     finish(agents[0])
-    finish(start(command(0, f"output_dir={reference}", *steps, "strategy=single")))
+    ranks.train(0, RECIPE, [f"output_dir={reference}", *steps, "strategy=single"])
     assert [line["world"] for line in events(output, "start")][-2:] == [2, 1]
     resumed = events(output, "resume")[-1]
     assert resumed["samples_seen"] == resumed["step"] * 16
