@@ -259,9 +259,7 @@ def _write(plan: Plan, results: Path, rows: Sequence[Row], *, seconds: float) ->
     import torch
 
     title = f"gpu-check, {time.strftime('%Y-%m-%d', time.gmtime())}: {plan.world} × {plan.device}"
-    facts = (
-        f"torch {torch.__version__}, CUDA {torch.version.cuda}, {plan.memory / 2**30:.0f} GiB each; {seconds:.0f} s"
-    )
+    facts = f"torch {torch.__version__}, CUDA {torch.version.cuda}, {plan.memory / 2**30:.0f} GiB each; {seconds:.0f} s"
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     with results.open("a", encoding="utf-8") as file:
         file.write(f"\n## {title}\n{facts}.\n\n| what | goal | measured |\n| --- | --- | --- |\n{table}\n")
