@@ -1,4 +1,4 @@
-"""Imported by the process that ranks are forked from, and only there: all that a run imports, and no thread started."""
+"""Imported by the process that ranks are forked from, and only there: what every run imports, and no thread started."""
 
 import os
 
@@ -7,11 +7,9 @@ from tests.trainer.ranks import end_with_parent
 end_with_parent()
 os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
-import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: E402, F401 - deepspeed.initialize imports it, and a compiler
 import pytest  # noqa: E402, F401 - what ranks call stands in modules of tests
 
 import trainer.strategies.ddp  # noqa: E402
-import trainer.strategies.deepspeed  # noqa: E402
 import trainer.strategies.fsdp  # noqa: E402
 import trainer.strategies.single  # noqa: E402
 import trainer.train  # noqa: E402, F401
