@@ -12,6 +12,7 @@ from trainer.errors import Stopped, TrainerError
 
 # verb → (help, module with main(arguments) → exit code). A recipe of such a name is reached as ./prepare.
 VERBS = {
+    "keys": ("list the keys of a recipe: default, meaning, what they may hold", "trainer.keys"),
     "prepare": ("turn text, JSONL, Parquet or a Hugging Face dataset into token shards", "trainer.data.prepare"),
     "verify": ("read every shard of a prepared dataset and compare it with the manifest", "trainer.data.verify"),
     "footprint": ("predict the memory per rank under every strategy, and recommend one", "trainer.footprint"),

@@ -48,13 +48,13 @@ Number = Annotated[float, BeforeValidator(_number)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Text = Annotated[str, BeforeValidator(_text)]
 Name = Annotated[str, BeforeValidator(_text), Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
-Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
-Beta = Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)]
-InnerShare = Annotated[float, BeforeValidator(_number), Field(gt=0, lt=1)]
-FromZero = Annotated[float, BeforeValidator(_number), Field(ge=0)]
-AboveZero = Annotated[float, BeforeValidator(_number), Field(gt=0)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
+Beta = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_number)]
+InnerShare = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
+FromZero = Annotated[float, Field(ge=0), BeforeValidator(_number)]
+AboveZero = Annotated[float, Field(gt=0), BeforeValidator(_number)]
 
 
 def _duration(value: Any) -> float:
@@ -68,8 +68,8 @@ def _duration(value: Any) -> float:
         raise ValueError(f"must be a time such as 55m, 1h30m or 90s, not {value!r}") from None
 
 
-Duration = Annotated[float, BeforeValidator(_duration), Field(gt=0)]  # in seconds
+Duration = Annotated[float, Field(gt=0), BeforeValidator(_duration)]  # in seconds
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), use_attribute_docstrings=True)

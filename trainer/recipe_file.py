@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -60,6 +61,8 @@ def _read(path: Path) -> dict[str, Any]:
         values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a tag that its value doesn't suit, as in `!!int x`
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply; a recipe has no more than a few levels.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}.") from None
     if not isinstance(values, dict):
@@ -87,7 +90,7 @@ def _override(values: dict[str, Any], item: str) -> str:
     elif text.startswith(("[", "{")):
         try:
             value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-        except (yaml.YAMLError, ValueError):
+        except (yaml.YAMLError, ValueError, RecursionError):
             raise ConfigError(f"--set {key}: {text!r} is not a valid YAML list or mapping.") from None
         except ConfigError as error:
             raise ConfigError(f"--set {key}: {error}.") from None
@@ -105,7 +108,7 @@ def _plain(text: str) -> Any:
     """What YAML reads in the text."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, ConfigError, ValueError):
+    except (yaml.YAMLError, ConfigError, ValueError, RecursionError):
         return text
 
 
@@ -130,7 +133,8 @@ def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str
         if isinstance(error["input"], bool):
             word = f"{error['input']!r}, which YAML reads from words such as no and off; quote it if you mean the word."
             return f"{where} must be {error['ctx']['expected']}, not {word}"
-        close = difflib.get_close_matches(str(error["input"]), [w.strip("'") for w in error["ctx"]["expected"].split()])
+        choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        close = difflib.get_close_matches(str(error["input"]), choices)
         hint = f"; did you mean {close[0]!r}?" if close else "."
         return f"{where} must be {error['ctx']['expected']}, not {error['input']!r}{hint}"
     return f"{where}: {error['msg']}, not {error['input']!r}."

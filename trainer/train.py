@@ -79,6 +79,7 @@ def train(recipe: Recipe) -> None:
                 if run.step >= recipe.training.steps and _is_finished(run):
                     run.say(f"already finished: step {run.step} of {recipe.training.steps} is in {recipe.output}")
                     return
+                _forget_result(run)
                 _loop(run)
                 _finish(run)
             finally:
@@ -154,14 +155,14 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
 
 def _resume(run: Run) -> None:
     recipe = run.recipe
-    if recipe.resume == "never":
-        run.checkpoints.start_afresh()
+    if recipe.resume == "never" and run.checkpoints.start_afresh():
         return
 
     def check(manifest: dict[str, Any]) -> None:
         compatibility.check(manifest, recipe, data_digest=run.data.digest, say=run.say)
 
-    resumed = run.checkpoints.resume(run.strategy, wanted=recipe.resume, check=check)
+    wanted = "auto" if recipe.resume == "never" else recipe.resume
+    resumed = run.checkpoints.resume(run.strategy, wanted=wanted, check=check)
     if resumed is None:
         run.say(f"starts at step 0: there is no checkpoint in {recipe.checkpoint.location or recipe.output}")
     else:
@@ -169,9 +170,17 @@ def _resume(run: Run) -> None:
         run.samples_seen = resumed.manifest["samples_seen"]
         if "goodput" in resumed.manifest:
             run.meter.resume(resumed.manifest["goodput"])
-            run.bad_steps.total = resumed.manifest["bad_steps"]
+            run.bad_steps.resume(resumed.manifest["bad_steps"])
+        run.loss = _number(resumed.manifest.get("loss"))
+        run.held_out_loss = _number(resumed.manifest.get("held_out_loss"))
+        run.evaluated_step = run.step if math.isfinite(run.held_out_loss) else -1
         run.say(f"resumed from step {run.step}")
         run.metrics.event("resume", run.step, samples_seen=run.samples_seen)
+
+
+def _number(value: float | None) -> float:
+    """JSON has no number for "none yet"."""
+    return math.nan if value is None else value
 
 
 def _loop(run: Run) -> None:
@@ -179,6 +188,8 @@ def _loop(run: Run) -> None:
     began, first_step = time.monotonic(), run.step
     try:
         with run.data.feed(run.recipe, rank=run.here.rank, world=run.here.world) as feed:
+            if run.step and run.evaluated_step != run.step:
+                _evaluate_if_due(run)  # stopped in the middle of it
             while run.step < run.recipe.training.steps:
                 profiler.before(run.step + 1)
                 numbers = _step(run, feed)
@@ -259,10 +270,14 @@ def _report(run: Run, numbers: dict[str, float], *, eta: float) -> None:
     run.progress.step(progress_line(step, training.steps, **numbers, eta=eta), keep=keep)
 
 
+def _evaluate_if_due(run: Run) -> None:
+    if run.step % run.recipe.training.evaluate_every == 0 or run.step == run.recipe.training.steps:
+        _evaluate(run)
+
+
 def _evaluate_and_save(run: Run) -> None:
     step, training = run.step, run.recipe.training
-    if step % training.evaluate_every == 0 or step == training.steps:
-        _evaluate(run)
+    _evaluate_if_due(run)
     if step % run.recipe.checkpoint.every_steps == 0 or step == training.steps:
         _save(run)
     _report_saved(run)
@@ -327,7 +342,8 @@ def _save(run: Run) -> None:
         "data_digest": run.data.digest,
         "torch": torch.__version__,
         "goodput": run.meter.facts(),
-        "bad_steps": run.bad_steps.total,
+        "bad_steps": run.bad_steps.facts(),
+        "loss": run.loss if math.isfinite(run.loss) else None,
         "held_out_loss": run.held_out_loss if run.evaluated_step == run.step else None,
     }
     run.watchdog.at(SAVE, run.step)
@@ -353,9 +369,17 @@ def _is_finished(run: Run) -> bool:
     return run.here.from_rank(finished if run.here.rank == 0 else None, source=0)
 
 
+def _forget_result(run: Run) -> None:
+    """finished.json of a shorter plan, or of a run before resume: never, would pass for this run's."""
+
+    def remove() -> None:
+        if run.here.rank == 0:
+            (run.recipe.output / "finished.json").unlink(missing_ok=True)
+
+    run.here.together(remove, error=CheckpointError, what="remove the earlier finished.json")
+
+
 def _finish(run: Run) -> None:
-    if math.isnan(run.held_out_loss):  # stopped in the last step's evaluation
-        _evaluate(run)
     run.watchdog.at(SAVE, run.step)
     run.checkpoints.wait()
     _report_saved(run)
@@ -363,7 +387,7 @@ def _finish(run: Run) -> None:
         "step": run.step,
         "steps": run.recipe.training.steps,
         "samples_seen": run.samples_seen,
-        "loss": run.loss,
+        "loss": run.loss if math.isfinite(run.loss) else None,
         "held_out_loss": run.held_out_loss if math.isfinite(run.held_out_loss) else None,
     }
 

@@ -56,7 +56,7 @@ def test_a_node_with_an_empty_disk_goes_on_from_the_bucket(bucket: Any, tmp_path
     config = {"location": f"s3://{bucket[1]}/runs/one", "keep": 2}
     ranks.call(2, jobs.in_world, jobs.save, "fsdp", tmp_path / "first", config, (1, 2, 3))
     state = torch.load(tmp_path / "first" / "state.pt")
-    steps = {key.split("/")[2] for key in keys(bucket)}
+    steps = {key.split("/")[2] for key in keys(bucket) if "/step-" in key}
     assert steps == {"step-00000002", "step-00000003"}  # retention, there too
     assert f"runs/one/{max(steps)}/manifest.json" in keys(bucket)
     shutil.rmtree(tmp_path / "first")

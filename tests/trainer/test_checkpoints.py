@@ -17,6 +17,7 @@ from tests.trainer import checkpoint_jobs as jobs
 from tests.trainer import ranks
 from tests.trainer.conftest import RECIPE
 from trainer.checkpoint import Checkpoints, compatibility, retention
+from trainer.checkpoint.claim import NOTE
 from trainer.checkpoint.folder import Folder
 from trainer.checkpoint.manifest import VERSION
 from trainer.distributed import Processes, processes
@@ -58,7 +59,7 @@ def step_folder(output: Path, step: int) -> Path:
 
 
 def steps_in(output: Path) -> list[str]:
-    return sorted(path.name for path in (output / "checkpoints").iterdir())
+    return sorted(path.name for path in (output / "checkpoints").iterdir() if path.name != NOTE)
 
 
 # ---- writing

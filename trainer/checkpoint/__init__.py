@@ -5,13 +5,16 @@ and digest of every file of every rank, written when all ranks have written, syn
 under any strategy and world size. From here:
 
     store.py    what a place for checkpoints must do      folder.py, bucket.py, peers.py  the two places
+    borrowed.py  another run's folder
     plan.py     which rank writes what                    saving.py    one save, in the background
     loading.py  resuming                                  metadata.py  opening files that could be hostile
+    claim.py    two runs in one place
     manifest.py, retention.py, random_state.py            compatibility.py  recipes that differ
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from trainer.checkpoint import bucket, folder, loading, retention
+from trainer.checkpoint.borrowed import BorrowedFolder
+from trainer.checkpoint.claim import Claim
 from trainer.checkpoint.loading import Check, Resumed
 from trainer.checkpoint.saving import Saved, Saver
 from trainer.checkpoint.store import Store, is_bucket, open_store
@@ -48,7 +53,7 @@ class Checkpoints:
     ) -> None:
         """config.location: by default <output>/checkpoints. open_at: how a location becomes a store."""
         self._here, self._config, self._say = processes, config, say
-        self._scratch = output / "checkpoints" / ".download"
+        self._scratch = output / "checkpoints" / folder.DOWNLOADS
         location = config.location or str(output / "checkpoints")
         self._store = open_at(location, scratch=self._scratch, processes=processes)
         group = dist.new_group(backend="gloo")
@@ -62,7 +67,11 @@ class Checkpoints:
             asynchronous=config.asynchronous,
             retire=self._retire,
         )
-        self._as_owner(self._store.clear, f"use {self._store.place}")
+        self._as_owner(self._take, f"use {self._store.place}")
+
+    def _take(self) -> None:
+        self._store.claim = Claim(self._store)
+        self._store.clear()
 
     def _as_owner(self, action: Callable[[], None], what: str) -> None:
         self._here.together(lambda: action() if self._store.owner else None, error=CheckpointError, what=what)
@@ -103,6 +112,10 @@ class Checkpoints:
     def close(self) -> None:
         """Lets a save in the background end before the ranks part. Any rank may call it alone."""
         self._saver.close()
+        claim = self._store.claim
+        if claim is not None:
+            with contextlib.suppress(OSError):  # a note that stays names a process that is gone: it stops nobody
+                claim.release()
 
     def _retire(self, current: int) -> None:
         found, _, _ = self._store.look()
@@ -118,9 +131,22 @@ class Checkpoints:
 
     # ---- load
 
-    def start_afresh(self) -> None:
-        """Moves earlier checkpoints out of the way without deleting them."""
-        self._as_owner(self._store.set_aside, f"move the checkpoints of {self._store.place} aside")
+    def start_afresh(self) -> bool:
+        """Moves earlier checkpoints out of the way without deleting them; False when this launch has done so already.
+
+        After that, what is there was written before torchrun restarted the ranks: it is this run's own.
+        """
+        claim = self._store.claim
+        if any(self._here.gather(claim is not None and claim.afresh)):
+            return False
+
+        def move() -> None:
+            self._store.set_aside()
+            if claim is not None:
+                claim.began_afresh()
+
+        self._as_owner(move, f"move the checkpoints of {self._store.place} aside")
+        return True
 
     def resume(self, strategy: Strategy, *, wanted: str = AUTO, check: Check) -> Resumed | None:
         """Loads the newest checkpoint that the ranks hold completely between them; None when there is none at all.
@@ -147,7 +173,11 @@ class Checkpoints:
         if found is None:
             raise CheckpointError(str(answers[0]))
         location, step = found
-        store = open_store(location, scratch=self._scratch, processes=self._here)
+        store: Store
+        if is_bucket(location):
+            store = open_store(location, scratch=self._scratch, processes=self._here)
+        else:
+            store = BorrowedFolder(Path(location), scratch=self._scratch, processes=self._here)
         resumed = self._load(store, strategy, check=check, only=step)
         if resumed is None:
             raise CheckpointError(f"{wanted} is not a complete checkpoint; give another one.")

@@ -16,6 +16,7 @@ from typing import Any
 
 import fsspec
 
+from trainer.checkpoint.claim import NOTE, Claim
 from trainer.checkpoint.folder import Folder
 from trainer.checkpoint.manifest import (
     MANIFEST,
@@ -33,6 +34,7 @@ from trainer.checkpoint_files import file_entry
 from trainer.distributed import Processes
 from trainer.errors import CheckpointError, ConfigError
 
+_BEGUN = ".begun"  # an empty object: with it and without a manifest, a folder is a save of ours that didn't end
 _BLOCK = 64 * 2**20  # bytes of one part of a multi-part upload, and of one read
 
 
@@ -64,6 +66,9 @@ class Bucket:
         self.mates = list(range(processes.world))
         self.owner = processes.rank == 0
         self._scratch, self._local = scratch, Folder(scratch.parent, processes)
+        if self._local.owner:
+            shutil.rmtree(scratch, ignore_errors=True)  # what a killed run downloaded
+        self.claim: Claim | None = None
 
     @contextmanager
     def _as_os_error(self) -> Iterator[None]:
@@ -85,8 +90,24 @@ class Bucket:
 
     # ---- writing
 
+    def read_note(self) -> bytes | None:
+        try:
+            with self._as_os_error():
+                data: bytes = self._files.cat_file(f"{self._root}/{NOTE}")
+                return data
+        except FileNotFoundError:
+            return None
+
+    def write_note(self, data: bytes) -> None:
+        with self._as_os_error():
+            self._files.pipe_file(f"{self._root}/{NOTE}", data)
+
     def clear(self) -> None:
-        """Gives up the multi-part uploads that a killed run left: they are invisible, and billed."""
+        """What a killed run left: files of a save that didn't end, and multi-part uploads, invisible and billed."""
+        names = self._sizes(self._root)
+        for step in [step_of(name.partition("/")[0]) for name in names if name.endswith(f"/{_BEGUN}")]:
+            if step is not None and f"{step_name(step)}/{MANIFEST}" not in names:
+                self.remove(step)
         if not hasattr(self._files, "list_multipart_uploads"):
             return
         bucket, _, prefix = self._root.partition("/")
@@ -115,7 +136,18 @@ class Bucket:
         return found, notes, damaged
 
     def begin(self, step: int) -> None:
+        if self.claim is not None:
+            self.claim.check()
         if self._sizes(self._path(step)):
+            self.remove(step)
+        with self._as_os_error():
+            self._files.pipe_file(self._path(step, _BEGUN), b"")
+
+    def abandon(self, step: int) -> None:
+        if self.claim is not None:
+            self.claim.check()  # else the files could be another run's
+        names = self._sizes(self._path(step))
+        if names and MANIFEST not in names:
             self.remove(step)
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview]) -> Entry:
@@ -150,6 +182,8 @@ class Bucket:
         return {"size": size, "sha256": digest.hexdigest()}
 
     def complete(self, step: int, manifest: Manifest) -> None:
+        if self.claim is not None:
+            self.claim.check()
         with self._as_os_error():
             self._files.pipe_file(self._path(step, MANIFEST), encode(manifest))
 
@@ -239,6 +273,10 @@ class Bucket:
             shutil.rmtree(self._scratch / step_name(step), ignore_errors=True)
 
 
+def _step_below(name: str) -> int | None:
+    return step_of(name.partition("/")[0])
+
+
 def find(url: str) -> tuple[str, int]:
     """(location, step) of the checkpoint that a user means by `url`: itself, or the newest below it.
 
@@ -254,7 +292,7 @@ def find(url: str) -> tuple[str, int]:
     step = step_of(url.rpartition("/")[2])
     if step is not None and MANIFEST in names and METADATA in names:
         return url.rpartition("/")[0], step
-    steps = [found for name in names if name.endswith(f"/{MANIFEST}") and (found := step_of(name.partition("/")[0]))]
+    steps = [found for name in names if name.endswith(f"/{MANIFEST}") and (found := _step_below(name)) is not None]
     if steps:
         return url, max(steps)
     raise CheckpointError(f"{url} is not a checkpoint: it {foreign([name.partition('/')[0] for name in names])}.")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trainer.checkpoint import peers
+from trainer.checkpoint.claim import NOTE, Claim
 from trainer.checkpoint.manifest import (
     MANIFEST,
     METADATA,
@@ -28,6 +29,8 @@ from trainer.checkpoint_files import digest_of, file_entry, sync_folder, write_a
 from trainer.distributed import Processes
 from trainer.errors import CheckpointError
 
+DOWNLOADS = ".download"  # what is fetched from elsewhere, for as long as it is being read
+_PROBE = ".probe-"
 _FREE_FILES = 64  # inodes that a save must find: files, metadata, manifest and their temporary names
 
 
@@ -42,17 +45,18 @@ class Folder:
         )
         self.mates = self._find_mates()
         self.owner = self.mates[0] == processes.rank
+        self.claim: Claim | None = None
         self._holders: dict[str, list[int]] = {}
 
     def _find_mates(self) -> list[int]:
         """Ranks whose folder is the same as ours, found by looking: no setting could be wrong."""
         here = self._processes
         nonce = here.from_rank(secrets.token_hex(8) if here.rank == 0 else None, source=0)
-        probe = self.path / f".probe-{nonce}-{here.rank}"
+        probe = self.path / f"{_PROBE}{nonce}-{here.rank}"
         here.together(lambda: probe.write_bytes(b""), error=CheckpointError, what=f"write to {self.path}")
-        mates = sorted(int(path.name.rpartition("-")[2]) for path in self.path.glob(f".probe-{nonce}-*"))
+        mates = sorted(int(path.name.rpartition("-")[2]) for path in self.path.glob(f"{_PROBE}{nonce}-*"))
         here.barrier()
-        probe.unlink()
+        probe.unlink(missing_ok=True)
         return mates
 
     def _partial(self, step: int) -> Path:
@@ -60,9 +64,21 @@ class Folder:
 
     # ---- writing
 
+    def read_note(self) -> bytes | None:
+        try:
+            return (self.path / NOTE).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write_note(self, data: bytes) -> None:
+        write_atomically(self.path / NOTE, data)
+
     def clear(self) -> None:
-        for path in self.path.glob(".step-*.partial"):
-            shutil.rmtree(path, ignore_errors=True)
+        for path in (*self.path.glob(".step-*.partial"), self.path / DOWNLOADS):
+            _remove_folder(path, ignore_errors=True)
+        for pattern in ("step-*/.*.tmp", f".{NOTE}.*.tmp", f"{_PROBE}*"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def look(self) -> tuple[dict[int, Manifest], list[str], list[str]]:
         found: dict[int, Manifest] = {}
@@ -82,10 +98,14 @@ class Folder:
         return found, notes, damaged
 
     def begin(self, step: int) -> None:
-        partial = self._partial(step)
-        if partial.exists():
-            shutil.rmtree(partial)
-        partial.mkdir()
+        self.abandon(step)
+        self._partial(step).mkdir()
+
+    def abandon(self, step: int) -> None:
+        if self.claim is not None:
+            self.claim.check()  # else the files could be another run's
+        if os.path.lexists(self._partial(step)):
+            _remove_folder(self._partial(step))
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview]) -> Entry:
         try:
@@ -100,6 +120,8 @@ class Folder:
         return file_entry(self._partial(step) / name)
 
     def complete(self, step: int, manifest: Manifest) -> None:
+        if self.claim is not None:
+            self.claim.check()
         partial, final = self._partial(step), self.path / step_name(step)
         write_atomically(partial / MANIFEST, encode(manifest))
         self._move_aside(final)
@@ -114,12 +136,12 @@ class Folder:
         aside = folder.with_name(f".{folder.name}.replaced-{secrets.token_hex(4)}{'.partial' if ours else ''}")
         folder.rename(aside)
         if ours:
-            shutil.rmtree(aside)
+            _remove_folder(aside)
 
     def remove(self, step: int) -> None:
         removed = self._partial(step)  # under this name it is no checkpoint, and `clear` ends an interrupted removal
         (self.path / step_name(step)).rename(removed)
-        shutil.rmtree(removed)
+        _remove_folder(removed)
 
     def check_room(self, size: int, *, keep: int) -> None:
         disk = os.statvfs(self.path)
@@ -135,9 +157,18 @@ class Folder:
             )
 
     def set_aside(self) -> None:
-        if self.look()[0]:
-            self.path.rename(self.path.with_name(f"{self.path.name}.before-{time.time_ns()}"))
-            self.path.mkdir()
+        if not self.look()[0]:
+            return
+        place = self.path.resolve()  # a link stays, so that new checkpoints go to the disk that it means
+        aside = place.with_name(f"{place.name}.before-{time.time_ns()}")
+        if place.is_mount():  # can't be renamed: what is in it can
+            aside = place / aside.name
+            aside.mkdir()
+            for path in sorted(place.glob("step-*"), reverse=True):  # the newest first: it alone would be resumed from
+                path.rename(aside / path.name)
+        else:
+            place.rename(aside)
+            place.mkdir()
 
     # ---- reading
 
@@ -186,6 +217,14 @@ class Folder:
 
     def forget(self, step: int) -> None:
         del step  # what was brought is a checkpoint of this folder now
+
+
+def _remove_folder(path: Path, *, ignore_errors: bool = False) -> None:
+    """A link to a folder goes alone: what it leads to is somebody else's."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=ignore_errors)
 
 
 def _write(path: Path, pieces: Iterable[memoryview]) -> Entry:

@@ -120,7 +120,7 @@ def _load(
         )
     try:
         # All that could be read wrongly is checked here, so that no rank has loaded anything yet when one refuses.
-        needed = here.together(lambda: _needed(found, wanted), error=CheckpointError, what=f"load {where}")
+        needed = here.together(lambda: _needed(found, wanted, manifest), error=CheckpointError, what=f"load {where}")
         folder = store.bring(step, manifest, needed | ({RANDOM} & manifest["files"].keys()))
     except CheckpointError as error:
         raise _Damaged(str(error)) from error
@@ -134,11 +134,15 @@ def _load(
     store.forget(step)
 
 
-def _needed(found: Any, wanted: dict[str, Any]) -> set[str]:
+def _needed(found: Any, wanted: dict[str, Any], manifest: Manifest) -> set[str]:
     try:
-        return needed_files(found, wanted)
+        names = needed_files(found, wanted)
     except (KeyError, RuntimeError, ValueError) as error:
         raise OSError(str(error)) from error
+    foreign = sorted(names - manifest["files"].keys())
+    if foreign:
+        raise OSError(f"{METADATA} wants {foreign[0]}, which is no file of this checkpoint")
+    return names
 
 
 def _restore_random(path: Path, rank: int) -> None:

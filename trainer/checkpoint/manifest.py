@@ -54,11 +54,15 @@ def _well_formed(manifest: Any) -> bool:
         and isinstance(manifest.get("files"), dict)
         and METADATA in manifest["files"]
         and all(PurePosixPath(name).name == name for name in manifest["files"])
-        and all(isinstance(entry, dict) and "size" in entry for entry in manifest["files"].values())
+        and all(_is_entry(entry) for entry in manifest["files"].values())
         and isinstance(manifest.get("time"), float)
         and isinstance(manifest.get("samples_seen"), int)
         and isinstance(manifest.get("config"), dict)
     )
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
 
 
 def accepts(expected: dict[str, Any], found: dict[str, Any] | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -129,6 +130,22 @@ class Saver:
     # ---- in the background
 
     def _write(self, snapshot: _Snapshot) -> Saved:
+        try:
+            return self._write_and_complete(snapshot)
+        except CheckpointError:
+            self._as_owner_if_possible(lambda: self._store.abandon(snapshot.step), "remove what a failed save wrote")
+            raise
+
+    def _as_owner_if_possible(self, action: Callable[[], None], what: str) -> None:
+        """For tidying: no reason to end a run, nor to hide why a save failed."""
+        try:
+            if self._store.owner:
+                action()
+        except OSError as error:
+            text = f"note: cannot {what} in {self._store.place} ({error}); the next start tries again"
+            print(text, file=sys.stderr, flush=True)
+
+    def _write_and_complete(self, snapshot: _Snapshot) -> Saved:
         here, store, step = self._background, self._store, snapshot.step
         what = f"write the checkpoint of step {step} to {store.place}"
         here.together(lambda: store.begin(step) if store.owner else None, error=CheckpointError, what=what)
@@ -146,9 +163,7 @@ class Saver:
         manifest = here.from_rank(manifest, source=0)
         here.together(lambda: store.complete(step, manifest) if store.owner else None, error=CheckpointError, what=what)
         # Only now is it certain, on every rank, that the older ones aren't needed.
-        here.together(
-            lambda: self._retire(step) if store.owner else None, error=CheckpointError, what="remove old checkpoints"
-        )
+        self._as_owner_if_possible(lambda: self._retire(step), "remove old checkpoints")
         seconds = time.monotonic() - snapshot.began
         return Saved(step, seconds, snapshot.stall_s if self._asynchronous else seconds)
 

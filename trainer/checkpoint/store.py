@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainer.checkpoint.claim import Claim
 from trainer.checkpoint.manifest import Manifest
 from trainer.distributed import Processes
 
@@ -23,6 +24,15 @@ class Store(Protocol):
     mates: list[int]
     """The ranks that write to the same place; the lowest, its owner, begins, completes and removes checkpoints."""
     owner: bool
+
+    claim: Claim | None
+    """This run's hold on the place: once there is one, nothing is written when another run has taken over."""
+
+    def read_note(self) -> bytes | None:
+        """The note of trainer.checkpoint.claim."""
+
+    def write_note(self, data: bytes) -> None:
+        """Replaces it as a whole."""
 
     def clear(self) -> None:
         """Removes what interrupted saves left. Owner only."""
@@ -42,6 +52,9 @@ class Store(Protocol):
 
     def complete(self, step: int, manifest: Manifest) -> None:
         """Writes the manifest: from here on it is a checkpoint. Owner only."""
+
+    def abandon(self, step: int) -> None:
+        """Removes the files of a save that failed, unless it is a checkpoint after all. Owner only."""
 
     def remove(self, step: int) -> None:
         """Owner only. An interruption leaves nothing half valid."""

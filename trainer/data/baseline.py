@@ -18,7 +18,12 @@ _ROWS = 256  # samples read at a time
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer baseline", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer baseline",
+        description=__doc__,
+        epilog="example: python -m trainer baseline trainer/recipes/demo.yaml",
+        allow_abbrev=False,
+    )
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe file (YAML)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one recipe key")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

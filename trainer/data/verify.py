@@ -14,7 +14,12 @@ from trainer.errors import DataError
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer verify", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer verify",
+        description=__doc__,
+        epilog="example: python -m trainer verify data/corpus",
+        allow_abbrev=False,
+    )
     parser.add_argument("dataset", metavar="DIR_OR_URL", help="what prepare wrote")
     folder = Folder(parser.parse_args(arguments).dataset)
     made = manifest.load(folder)

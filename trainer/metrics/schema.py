@@ -64,6 +64,7 @@ EVENTS: dict[str, dict[str, Field]] = {
     },
     "checkpoint": {
         "seconds": Field("s", "from the wish to save to the complete checkpoint"),
+        "stall_s": Field("s", "of which training stood still"),
     },
     "stop": {
         "reason": Field("", "why the ranks stopped before the last step"),

@@ -16,9 +16,13 @@ class RopeScaling(Section):
     """Llama 3.1's stretching of the slow rotary frequencies, for contexts longer than the `original_length`."""
 
     factor: AboveZero
+    """How many times longer the context gets."""
     low_frequency_factor: AboveZero = 1.0
+    """Waves that turn fewer times than this in original_length are stretched by the whole factor."""
     high_frequency_factor: AboveZero = 4.0
+    """Waves that turn more often than this in it are left alone; in between the stretch passes over."""
     original_length: Positive = 8192
+    """Context length before, in tokens."""
 
     @model_validator(mode="after")
     def _order(self) -> RopeScaling:
@@ -30,17 +34,30 @@ class RopeScaling(Section):
 class LlamaSection(Section):
     """The built-in Llama. A preset fills in what the recipe doesn't say; it isn't recorded, its shape is."""
 
-    preset: Text | None = Field(default=None, exclude=True)
+    preset: Text | None = Field(
+        default=None,
+        exclude=True,
+        description=f"A published shape that fills in the other keys of the section: {', '.join(PRESETS)}.",
+    )
     layers: Positive
+    """Blocks of attention and feed-forward."""
     width: Positive
+    """Of the residual stream; a multiple of 2 × heads."""
     heads: Positive
+    """Query heads."""
     kv_heads: Positive
-    hidden: Positive | None = None  # width of the feed-forward part; default: 8/3 of the width, rounded up to 32
-    vocabulary: Positive = 257  # 256 bytes + the document separator
+    """Key and value heads; they divide the query heads."""
+    hidden: Positive | None = None
+    """Width of the feed-forward part; default: 8/3 of the width, rounded up to 32."""
+    vocabulary: Positive = 257
+    """Token ids; 257 are 256 bytes and the document separator."""
     rope_theta: AboveZero = 10000.0
+    """Base of the rotary frequencies."""
     rope_scaling: RopeScaling | None = None
     norm_eps: AboveZero = 1e-5
-    tie_embeddings: bool = False  # the output layer uses the embedding's weights
+    """Added to the mean square in RMSNorm."""
+    tie_embeddings: bool = False
+    """The output layer uses the embedding's weights."""
 
     @model_validator(mode="before")
     @classmethod
@@ -71,7 +88,9 @@ class HuggingFaceSection(Section):
     """Any causal LM of `transformers`, from a local folder or the hub; code from the hub is never run."""
 
     huggingface: Text
+    """Folder with config.json, or hub name."""
     weights: Literal["pretrained", "random"] = "pretrained"
+    """random needs no weights in the folder."""
 
 
 def _with_numbers(value: Any) -> Any:
@@ -90,8 +109,10 @@ def _with_numbers(value: Any) -> Any:
 class ModuleSection(Section):
     """The user's own Python file; `options` are its own keys, read as `config.model.options`."""
 
-    module: Text  # relative to the folder in which the run starts
+    module: Text
+    """Python file with build_model(config), relative to the folder in which the run starts."""
     options: Annotated[dict[str, Any], BeforeValidator(_with_numbers)] = Field(default_factory=dict)
+    """The file's own keys."""
 
 
 # Tags hold a space, so that in pydantic's locations they can't be taken for a key.

@@ -98,8 +98,8 @@ def build(recipe: Recipe, world: int) -> dict[str, Any]:
             )
         elif key.startswith("scheduler."):
             problems.append(
-                f"{path}: {key} is {json.dumps(value)}, but the recipe's section schedule (linear warm-up, then a "
-                "cosine) sets the learning rate; remove the section scheduler"
+                f"{path}: {key} is {json.dumps(value)}, but the recipe's section schedule sets the learning rate; "
+                "remove the section scheduler"
             )
     if problems:
         raise ConfigError("\n".join(f"{problem}." for problem in problems))

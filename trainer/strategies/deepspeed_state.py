@@ -81,7 +81,7 @@ class ZeroState:
     def read(self) -> dict[str, Any]:
         """{"model", "optimizer"}; the tensors are copies."""
         model: dict[str, Any] = {}
-        for name, kept in self._model.state_dict(keep_vars=True).items():
+        for name, kept in self._kept():
             plain = self._plain_name(kept)
             model[name] = kept.detach() if plain is None else self._gathered(plain)
         moments: dict[str, Any] = {}
@@ -92,7 +92,7 @@ class ZeroState:
     @torch.no_grad()
     def write(self, state: dict[str, Any]) -> None:
         """Takes over what read() gave, here or in another world or strategy."""
-        for name, kept in self._model.state_dict(keep_vars=True).items():
+        for name, kept in self._kept():
             plain = self._plain_name(kept)
             if plain is None:
                 kept.detach().copy_(state["model"][name])
@@ -112,6 +112,12 @@ class ZeroState:
         return [fragment for name in self._trained() if (fragment := self._fragment(name)) is not None]
 
     # ---- what the engine holds
+
+    def _kept(self) -> Iterator[tuple[str, Tensor]]:
+        """Frozen parameters are the base model's, which the recipe names: they are neither saved nor loaded."""
+        for name, value in self._model.state_dict(keep_vars=True).items():
+            if value.requires_grad or not isinstance(value, nn.Parameter):
+                yield name, value
 
     def _trained(self) -> list[str]:
         return [name for group in self._groups for name in group]

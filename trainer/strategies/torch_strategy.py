@@ -6,7 +6,12 @@ import math
 from typing import Any
 
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
@@ -25,6 +30,17 @@ class TorchStrategy:
     def _adopt(self, module: nn.Module, optimizer: Optimizer) -> None:
         check_parameters(module, optimizer)
         self.module, self.optimizer = module, optimizer
+        self._make_moments()
+
+    def _make_moments(self) -> None:
+        """All of them before the first step, as the optimizer would make them then.
+
+        Left to themselves, parameters that get no gradient have none, and a checkpoint without them can't be loaded;
+        and a state that is asked for before the first step is made by torch with a step of nothing, which counts.
+        """
+        get_optimizer_state_dict(self.module, self.optimizer, options=self._options())
+        for moments in self.optimizer.state.values():
+            moments["step"].zero_()
 
     def clip_and_step(self, clip_norm: float) -> float:
         total = get_total_norm(weight.grad for weight in self.module.parameters() if weight.grad is not None)

@@ -6,6 +6,7 @@ Decided from numbers that are the same on all ranks, before the optimizer's step
 import math
 import statistics
 from collections import deque
+from typing import Any
 
 from trainer.config import WatchSection
 from trainer.errors import BadStep
@@ -23,6 +24,18 @@ class BadSteps:
         self._config = config
         self._losses: deque[float] = deque(maxlen=_WINDOW)
         self.total = self.in_a_row = 0
+
+    def facts(self) -> dict[str, Any]:
+        """For the checkpoint: a resumed run judges its next steps as an undisturbed one would."""
+        return {"total": self.total, "in_a_row": self.in_a_row, "recent_losses": list(self._losses)}
+
+    def resume(self, facts: dict[str, Any] | int) -> None:
+        """Goes on from a checkpoint's `facts()`; the first form of a manifest had the total alone."""
+        if isinstance(facts, int):
+            self.total = facts
+            return
+        self.total, self.in_a_row = facts["total"], facts["in_a_row"]
+        self._losses.extend(facts["recent_losses"])
 
     def problem(self, loss: float) -> str | None:
         """Why a step with this loss, averaged over all ranks, is bad. None: it isn't."""
