@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer import strict_json
 from trainer.config import Recipe, accumulation_steps
 from trainer.errors import ConfigError
 
@@ -208,9 +209,7 @@ def _read(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        values = json.loads(
-            Path(path).read_bytes().decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_finite
-        )
+        values = strict_json.decode(Path(path).read_bytes().decode("utf-8-sig"), pairs=_unique)
     except OSError as error:
         raise ConfigError(f"strategy.deepspeed_config: cannot read {path}: {error.strerror}.") from None
     except ValueError as error:  # also what JSON and UTF-8 decoding raise
@@ -227,10 +226,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"key {key!r} is given twice")
         seen[key] = value
     return seen
-
-
-def _finite(text: str) -> float:
-    raise ValueError(f"{text} is not a number")
 
 
 def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
