@@ -36,6 +36,11 @@ def decode(data: bytes | str, *, pairs: Callable[[list[tuple[str, Any]]], Any] |
     raise ValueError("it is nested too deeply")
 
 
+def number(value: float | None) -> float:
+    """What `encode` made null."""
+    return math.nan if value is None else value
+
+
 def _children(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())

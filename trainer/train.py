@@ -26,7 +26,7 @@ from trainer.metrics import Metrics, hardware
 from trainer.metrics.meter import Meter
 from trainer.metrics.profiler import Profiler
 from trainer.metrics.progress import Progress, progress_line
-from trainer.models.build import build, check_fits, load_code, vocabulary
+from trainer.models.build import build, check_fits, check_same, load_code, vocabulary
 from trainer.models.flops import flops_per_token
 from trainer.randomness import seed_for
 from trainer.strategies import Strategy, make_strategy
@@ -101,6 +101,7 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
 
     built = build(recipe, here.device, code=code, deferred=strategy.shards_parameters)
     check_packing(recipe.data, built.model)
+    check_same(built.model, here)
     check_fits(built.model, ids=data.vocabulary, length=recipe.data.sequence_length)
     size = sum(weight.numel() for weight in built.model.parameters())
     device = hardware.device_name(here.device)
@@ -170,16 +171,11 @@ def _resume(run: Run) -> None:
         if "goodput" in resumed.manifest:
             run.meter.resume(resumed.manifest["goodput"])
             run.bad_steps.resume(resumed.manifest["bad_steps"])
-        run.loss = _number(resumed.manifest.get("loss"))
-        run.held_out_loss = _number(resumed.manifest.get("held_out_loss"))
+        run.loss = strict_json.number(resumed.manifest.get("loss"))
+        run.held_out_loss = strict_json.number(resumed.manifest.get("held_out_loss"))
         run.evaluated_step = run.step if math.isfinite(run.held_out_loss) else -1
         run.say(f"resumed from step {run.step}")
         run.metrics.event("resume", run.step, samples_seen=run.samples_seen)
-
-
-def _number(value: float | None) -> float:
-    """JSON has no number for "none yet"."""
-    return math.nan if value is None else value
 
 
 def _loop(run: Run) -> None:
@@ -396,4 +392,5 @@ def _finish(run: Run) -> None:
 
     run.here.together(write, error=CheckpointError, what="write finished.json")
     run.metrics.event("finished", run.step, loss=run.loss, held_out_loss=run.held_out_loss)
-    run.say(f"finished: step {run.step}, held-out loss {run.held_out_loss:.4f}")
+    scored = f", held-out loss {run.held_out_loss:.4f}" if math.isfinite(run.held_out_loss) else ""
+    run.say(f"finished: step {run.step}{scored}")
