@@ -21,6 +21,7 @@ from trainer.fields import (
     Name,
     Positive,
     Section,
+    Seed,
     Share,
     Text,
     Whole,
@@ -224,7 +225,7 @@ class Recipe(Section):
     resume: Text = "auto"
     """auto: from this run's newest checkpoint; never: start afresh, older ones are set aside; or the checkpoint
     (folder or URL) to begin with."""
-    seed: Count = 0
+    seed: Seed = 0
     """Of the weights, the order of the data, and dropout."""
     model: ModelSection
     data: DataSection

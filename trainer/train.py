@@ -95,6 +95,7 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
     else:
         data = open_together(recipe, here, vocabulary=vocabulary(recipe.model))
     strategy = make_strategy(here, recipe)
+    hardware.check_precision(here, recipe.training.precision)
 
     def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
         return optim.make_optimizer(recipe.optimizer, parameters)

@@ -76,6 +76,7 @@ def test_a_strategy_may_be_a_plain_name() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("seed=18446744073709551616", "--set seed: Input should be less than 18446744073709551616"),
         ("training.step=3", "did you mean 'steps'?"),
         ("steps=3", "did you mean 'training.steps'?"),
         ("training.steps=1.5", "whole number"),
