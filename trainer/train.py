@@ -82,6 +82,7 @@ def train(recipe: Recipe) -> None:
                 _loop(run)
                 _finish(run)
             finally:
+                watchdog.at(SAVE, run.step)  # the end waits for a save in the background, also after an error
                 run.checkpoints.close()
                 run.metrics.close()
                 run.data.close()
@@ -124,18 +125,7 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
     metrics = Metrics(recipe, active=here.rank == 0)
     bad_steps = BadSteps(recipe.watch)
     run = Run(
-        recipe,
-        here,
-        strategy,
-        built.loss_sum,
-        data,
-        checkpoints,
-        metrics,
-        meter,
-        progress,
-        stop,
-        watchdog,
-        bad_steps,
+        recipe, here, strategy, built.loss_sum, data, checkpoints, metrics, meter, progress, stop, watchdog, bad_steps
     )
     name = recipe.strategy.name
     run.say(f"{recipe.experiment}: {size:,} parameters, {here.world} ranks on {here.device.type}, {name}")

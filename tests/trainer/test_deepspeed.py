@@ -14,6 +14,10 @@ from trainer.recipe_file import load
 from trainer.strategies import check
 from trainer.strategies.deepspeed_config import build
 
+pytestmark = pytest.mark.ranks_import(
+    "deepspeed.runtime.zero.muon.muon_optimizer", "trainer.strategies.deepspeed"
+)  # deepspeed.initialize imports the first, and with it a compiler
+
 WORLD = 4
 
 
