@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
-.PHONY: help setup demo up train destroy test parity lint format bench lock
+.PHONY: help setup demo up train destroy test parity lint format bench gpu-check lock
 
 STACK ?= local
 PYTHON ?= python3
@@ -59,6 +59,10 @@ format: setup ## Let ruff rewrite
 bench: setup ## Measure ratios against peers, into bench/RESULTS.md
 	@$(ACTIVATE)
 	python -m bench $(ARGS)
+
+gpu-check: setup ## Parity, memory, MFU and tokens/s on this machine's NVIDIA GPUs, into bench/RESULTS.md (minutes)
+	@$(ACTIVATE)
+	python -m bench.gpu_check $(ARGS)
 
 lock: setup ## Pin the newest versions that pyproject.toml allows, without registry addresses
 	@$(ACTIVATE)

@@ -25,10 +25,10 @@ def main(recipe_path: str, steps: int, warm_up: int) -> None:
     from torch.utils.data import Dataset, SequentialSampler
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    from bench.trainer_bench import load_recipe, make_model, step_times, training_windows
+    from bench.trainer_bench import load_recipe, make_model, step_times, training_samples
 
     recipe = load_recipe(Path(recipe_path))
-    windows = training_windows(recipe)
+    samples = training_samples(recipe)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     size, micro = recipe.training.global_batch_size, recipe.training.micro_batch_size
 
@@ -46,7 +46,7 @@ def main(recipe_path: str, steps: int, warm_up: int) -> None:
             return steps * size
 
         def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-            inputs, targets = windows.read([index], size=1)
+            inputs, targets = samples.read([index], size=1)
             return {"input_ids": torch.from_numpy(inputs[0]), "labels": torch.from_numpy(targets[0])}
 
     class InOrder(Trainer):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trainer.config import Recipe
-    from trainer.data.batches import Windows
+    from trainer.data.batches import Samples
 
 RECIPE = "trainer/recipes/demo.yaml"
-STEPS, WARM_UP, ROUNDS = 60, 10, 3
+STEPS, WARM_UP = 60, 10
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 SETTINGS = (f"training.steps={STEPS}", f"training.evaluate_every={STEPS}", f"checkpoint.every_steps={STEPS}")
 
 Figures = dict[str, float]
-"""tokens_per_s, and first_step_s: seconds from the command to the end of the first step."""
+"""tokens_per_s; first_step_s: seconds from the command to the end of the first step; the trainer's data_wait_share."""
 
 
 def measure() -> dict[str, float]:
-    figures: dict[str, float] = {}
+    figures: dict[str, float] = {"import trainer, s": round(_import_s(), 3)}
     for processes, strategy in ((1, "single"), (2, "ddp"), (2, "fsdp")):
         ways: dict[str, Callable[[int, str], Figures]] = {"bare loop": _bare, "trainer": _ours}
         if strategy != "fsdp":
@@ -49,7 +50,15 @@ def measure() -> dict[str, float]:
                     figures[f"{strategy} × {processes}: {what}, trainer / {name}"] = round(
                         median["trainer"] / median[name], 3
                     )
+        waited = statistics.median(done["trainer"]["data_wait_share"] for done in rounds)
+        figures[f"{strategy} × {processes}: trainer, data wait / step"] = round(waited, 5)
     return figures
+
+
+def _import_s() -> float:
+    """Seconds of `import trainer.__main__`, what every command pays, the least of three."""
+    code = "import time; began = time.perf_counter(); import trainer.__main__; print(time.perf_counter() - began)"
+    return min(float(_run(1, "-c", code)) for _ in range(3))
 
 
 def _run(processes: int, *argv: str) -> str:
@@ -71,7 +80,12 @@ def _ours(processes: int, strategy: str) -> Figures:
     steps = [event for event in map(json.loads, text.splitlines()) if event["event"] == "step"]
     tokens = statistics.median(event["tokens"] for event in steps)
     ends = [event["time"] for event in steps]
-    return {"tokens_per_s": tokens / statistics.median(step_times(ends)), "first_step_s": ends[0] - began}
+    later = steps[WARM_UP:]
+    return {
+        "tokens_per_s": tokens / statistics.median(step_times(ends)),
+        "first_step_s": ends[0] - began,
+        "data_wait_share": sum(event["data_wait_s"] for event in later) / sum(event["step_s"] for event in later),
+    }
 
 
 def _bare(processes: int, strategy: str) -> Figures:
@@ -94,24 +108,23 @@ def step_times(ends: list[float], warm_up: int = WARM_UP) -> list[float]:
     return [later - earlier for earlier, later in zip(ends[warm_up:], ends[warm_up + 1 :], strict=False)]
 
 
-def load_recipe(path: Path) -> Recipe:
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     from trainer.recipe_file import load
 
-    return load(path)
+    return load(path, overrides)
 
 
-def make_model(recipe: Recipe) -> nn.Module:
+def make_model(recipe: Recipe, device: str = "cpu") -> nn.Module:
     """The recipe's model, with the same weights wherever it is made."""
     import torch
 
-    from trainer.models.llama import Llama
+    from trainer.models.build import build
 
-    torch.manual_seed(recipe.seed)
-    return Llama(recipe.model)
+    return build(recipe, torch.device(device), code=None, deferred=False).model
 
 
-def training_windows(recipe: Recipe) -> Windows:
-    from trainer.data import sources
-    from trainer.data.batches import Windows
+def training_samples(recipe: Recipe) -> Samples:
+    from trainer.data.opening import open_data
+    from trainer.models.build import vocabulary
 
-    return Windows(sources.load(recipe.data).training, length=recipe.data.sequence_length, seed=recipe.seed)
+    return open_data(recipe, vocabulary=vocabulary(recipe.model)).training

@@ -1,6 +1,5 @@
 """The training loop, read from top to bottom: resume, then step after step until the end or until asked to stop."""
 
-import json
 import math
 import time
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainer import optim, schedule
+from trainer import optim, schedule, strict_json
 from trainer.checkpoint import Checkpoints, compatibility, held_parameters
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe, accumulation_steps
@@ -383,7 +382,7 @@ def _finish(run: Run) -> None:
 
     def write() -> None:
         if run.here.rank == 0:
-            write_atomically(run.recipe.output / "finished.json", json.dumps(result, indent=1).encode())
+            write_atomically(run.recipe.output / "finished.json", strict_json.encode(result, indent=1).encode())
 
     run.here.together(write, error=CheckpointError, what="write finished.json")
     run.metrics.event("finished", run.step, loss=run.loss, held_out_loss=run.held_out_loss)

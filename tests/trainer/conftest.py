@@ -7,16 +7,27 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.trainer import ranks
+from tests.trainer.ranks import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "trainer" / "recipes" / "smoke.yaml"
 DEADLINE_S = 170
 
 Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Ranks are forked from a process with what the chosen tests' marks `ranks_import` name."""
+    for item in session.items:
+        for mark in item.iter_markers("ranks_import"):
+            ranks.preload(*mark.args)
 
 
 def command(world: int, *overrides: str, launcher: Sequence[str] = (), recipe: Path = RECIPE) -> list[str]:
@@ -34,12 +45,6 @@ def start() -> Iterator[Start]:
     yield from _starting()
 
 
-@pytest.fixture(scope="module")
-def start_module() -> Iterator[Start]:
-    """The same for processes that the tests of a module share."""
-    yield from _starting()
-
-
 def _starting() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
@@ -53,6 +58,7 @@ def _starting() -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # torchrun then ends its ranks
         )
         started.append(process)
         return process

@@ -37,7 +37,14 @@ DEADLINE_S = 300  # ends a hang; a busy machine needs minutes for its imports
 ROOT = Path(__file__).resolve().parents[2]
 
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.trainer.preload"])
+_preloaded = ["tests.trainer.preload"]
+_CONTEXT.set_forkserver_preload(_preloaded)
+
+
+def preload(*modules: str) -> None:
+    """Has the modules imported once instead of by each rank. For what costs seconds; before any rank is started."""
+    _preloaded.extend(name for name in modules if name not in _preloaded)
+    _CONTEXT.set_forkserver_preload(_preloaded)
 
 
 class RankFailed(Exception):
@@ -147,11 +154,11 @@ def _train(recipe: Path, overrides: list[str]) -> None:
     train(load(recipe, overrides))
 
 
-def end_with_parent() -> None:
-    """Has the kernel end this process once its parent has ended, though that was killed and this one hangs."""
+def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Has the kernel send the signal to this process once its parent has ended, though that was killed."""
     if sys.platform == "linux":
         parent_death_signal = 1
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(parent_death_signal, by, 0, 0, 0)
 
 
 def _environments(world: int, nodes: int) -> list[dict[str, str]]:

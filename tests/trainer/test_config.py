@@ -167,3 +167,17 @@ def test_no_file_outside_the_registry_branches_on_a_strategy_name() -> None:
     for path in (ROOT / "trainer").rglob("*.py"):
         if path.parent.name != "strategies":
             assert not [name for name in names if name in path.read_text()], path
+
+
+@pytest.mark.parametrize(
+    ("overrides", "vocabulary"),
+    [([], 256), (["data.source=path", "data.path=."], 100), (["data.source=jsonl", "data.path=x.jsonl"], 1)],
+)
+def test_bytes_in_a_smaller_vocabulary_are_refused_with_the_recipe(overrides: list[str], vocabulary: int) -> None:
+    with pytest.raises(ConfigError, match=f"model.vocabulary {vocabulary} is too small: data of bytes has 257 ids"):
+        load(RECIPE, [f"model.vocabulary={vocabulary}", *overrides])
+
+
+def test_an_option_beyond_every_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match="1e999 is too large a number"):
+        load(RECIPE, ["model={module: own.py, options: {rate: 1e999}}"])

@@ -54,6 +54,7 @@ def test_the_vision_example_goes_on_under_another_strategy_as_if_nothing_had_hap
     assert events(two, "eval")[-1]["loss"] == pytest.approx(events(one, "eval")[-1]["loss"], rel=1e-4)
 
 
+@pytest.mark.ranks_import("peft")
 def test_lora_trains_and_saves_adapters_only(tmp_path: Path) -> None:
     short = ("training.evaluation_batches=1", "checkpoint.every_steps=10", *FIXED_RATE)
     run(LORA, tmp_path, *short, "strategy=fsdp", "training.steps=20", world=2)

@@ -8,7 +8,6 @@ storage, and object storage has none.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
@@ -16,6 +15,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from trainer import strict_json
 
 NOTE = ".writer.json"
 _UNNAMED = ("", "none")  # no torchrun, or one that was given no --rdzv-id: many launches have these
@@ -102,13 +103,13 @@ class Claim:
 
 
 def _encode(writer: Writer) -> bytes:
-    return json.dumps(asdict(writer)).encode()
+    return strict_json.encode(asdict(writer)).encode()
 
 
 def _parse(data: bytes | None) -> Writer | None:
     """None also for a note that a kill cut short or that somebody else wrote."""
     try:
-        values: Any = json.loads(data or b"")
+        values: Any = strict_json.decode(data or b"")
         return Writer(**values)
     except (ValueError, TypeError):
         return None

@@ -10,7 +10,7 @@ from trainer.config import Recipe
 from trainer.errors import ConfigError
 
 # Differences that change nothing which is learnt.
-_SILENT = ("output_dir", "resume", "checkpoint", "strategy", "metrics", "watch", "training.log_every")
+_SILENT = ("output_dir", "resume", "checkpoint", "strategy", "metrics", "watch", "training.log_every", "data.cache_")
 _PLAN = ("training.steps", "optimizer.learning_rate", "schedule")
 
 
