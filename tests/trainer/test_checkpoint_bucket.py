@@ -119,3 +119,16 @@ def test_a_bucket_of_another_run_is_not_emptied_by_starting_afresh(bucket: Any, 
     refused = ranks.outcomes(2, jobs.in_world, jobs.start_afresh, tmp_path, config)[1]
     assert refused.error == "CheckpointError"
     assert "new prefix" in refused.output
+
+
+def test_a_run_that_is_killed_in_an_upload_goes_on_from_the_save_before(bucket: Any, tmp_path: Path) -> None:
+    client, name = bucket
+    config = {"location": f"s3://{name}/run"}
+    (killed,) = ranks.outcomes(1, jobs.in_world, jobs.die_in_an_upload, tmp_path, config)
+    assert killed.exit_code == -9, killed.output
+    assert client.list_multipart_uploads(Bucket=name)["Uploads"]
+    assert "run/step-00000002/.begun" in keys(bucket)
+    (answer,) = ranks.call(1, jobs.in_world, jobs.resume_on_nodes, "single", [tmp_path], "auto", config)
+    assert answer[0] == 1
+    assert not [key for key in keys(bucket) if "step-00000002" in key]
+    assert not client.list_multipart_uploads(Bucket=name).get("Uploads")
