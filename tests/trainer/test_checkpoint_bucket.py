@@ -17,6 +17,8 @@ from moto.server import ThreadedMotoServer
 from tests.trainer import checkpoint_jobs as jobs
 from tests.trainer import ranks
 
+pytestmark = pytest.mark.ranks_import("s3fs")
+
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
