@@ -96,8 +96,9 @@ class UserCode:
     def place(self, function: str) -> str:
         """Where the function begins, for example "examples/vision.py line 10, in loss"."""
         code = getattr(getattr(self._module, function, None), "__code__", None)
-        own = code is not None and Path(code.co_filename).resolve() == self.path.resolve()
-        return f"{self.path} line {code.co_firstlineno}, in {function}" if own else f"{self.path}, in {function}"
+        if code is None or Path(code.co_filename).resolve() != self.path.resolve():
+            return f"{self.path}, in {function}"
+        return f"{self.path} line {code.co_firstlineno}, in {function}"
 
     def _sentence(self, function: str, error: BaseException) -> str:
         """For example: examples/vision.py line 12, in loss: ValueError: expected 3 channels, got 1."""
