@@ -69,7 +69,7 @@ def plan_for(*, cpu: bool, tiny: bool) -> Plan | None:
         recipe = "trainer/recipes/smoke.yaml"
         batch = (f"training.global_batch_size={2 * world}",)
         return Plan(
-            cpu, world, device, memory, recipe, ("float32",), ("fsdp",), batch, ((),), (2, 1), 2, 2, (world,), 120.0
+            cpu, world, device, memory, recipe, ("float32",), ("fsdp",), batch, ((),), (2, 1), 2, 2, (world,), 300.0
         )
     shape = ("model.layers=4", "model.width=512", "model.heads=8", "model.kv_heads=4")
     strategies = ("ddp", "fsdp", "hsdp", "deepspeed")
