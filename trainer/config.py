@@ -21,12 +21,15 @@ from trainer.fields import (
     Name,
     Positive,
     Section,
+    Seed,
     Share,
     Text,
     Whole,
 )
-from trainer.models.sections import ModelSection, ModuleSection
+from trainer.models.sections import LlamaSection, ModelSection, ModuleSection
 from trainer.strategies import STRATEGIES, foreign_options
+
+BYTE_IDS = 257  # the bytes, and the separator of documents
 
 
 class DataSection(Section):
@@ -222,7 +225,7 @@ class Recipe(Section):
     resume: Text = "auto"
     """auto: from this run's newest checkpoint; never: start afresh, older ones are set aside; or the checkpoint
     (folder or URL) to begin with."""
-    seed: Count = 0
+    seed: Seed = 0
     """Of the weights, the order of the data, and dropout."""
     model: ModelSection
     data: DataSection
@@ -238,6 +241,17 @@ class Recipe(Section):
     def _own_data(self) -> Recipe:
         if self.data.source == "module" and not isinstance(self.model, ModuleSection):
             raise ValueError("data.source 'module' means the file of model.module, which is missing; add it")
+        return self
+
+    @model_validator(mode="after")
+    def _bytes_fit(self) -> Recipe:
+        data, model = self.data, self.model
+        in_bytes = data.source in ("stdlib", "path") or (data.source == "jsonl" and data.tokenizer == "bytes")
+        if in_bytes and isinstance(model, LlamaSection) and model.vocabulary < BYTE_IDS:
+            raise ValueError(
+                f"model.vocabulary {model.vocabulary} is too small: data of bytes has {BYTE_IDS} ids, the separator "
+                f"included; set model.vocabulary to at least {BYTE_IDS}, or use another tokenizer"
+            )
         return self
 
     @property

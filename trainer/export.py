@@ -6,7 +6,6 @@ The other way is the recipe's key checkpoint.initialise_from. Memory: one file o
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from trainer import strict_json
 from trainer.errors import CheckpointError, ConfigError
 from trainer.models import huggingface
 from trainer.models.sections import HuggingFaceSection, LlamaSection, ModelSection
@@ -145,8 +145,8 @@ def _write(source: _Source, target: Path, *, dtype: str, limit: int) -> int:
         weight_map |= dict.fromkeys(weights, f"model{count}.safetensors")
     if len(groups) > 1:
         index = {"metadata": {"total_size": size * kind.itemsize}, "weight_map": weight_map}
-        (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
-    (target / "config.json").write_text(json.dumps({**config, "dtype": dtype}, indent=1))
+        (target / "model.safetensors.index.json").write_text(strict_json.encode(index, indent=1))
+    (target / "config.json").write_text(strict_json.encode({**config, "dtype": dtype}, indent=1))
     return size
 
 
@@ -166,7 +166,8 @@ def _names_and_config(source: _Source) -> tuple[dict[str, str], dict[str, Any]]:
         config = huggingface.to_huggingface_config(section, positions=recipe["data"]["sequence_length"])
         return {name: new for new, name in theirs.items()}, config
     if isinstance(section, HuggingFaceSection):
-        config = huggingface.read_config(section).to_dict()
+        # in its own writing, which has a form for numbers that JSON has not
+        config = strict_json.decode(huggingface.read_config(section).to_json_string(use_diff=False))
         return {name: name for name in names}, config
     raise ConfigError(f"{source.folder} is a model of the user's own file, which transformers has no class for.")
 

@@ -50,6 +50,7 @@ Text = Annotated[str, BeforeValidator(_text)]
 Name = Annotated[str, BeforeValidator(_text), Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+Seed = Annotated[int, Field(ge=0, lt=2**64), BeforeValidator(_whole)]  # as torch takes it
 Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
 Beta = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_number)]
 InnerShare = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]

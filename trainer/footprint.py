@@ -23,14 +23,13 @@ bytes over n ranks and twice that for an all-reduce (Patarasu and Yuan 2009); Ze
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer import recipe_file
+from trainer import recipe_file, strict_json
 from trainer.config import Recipe
 from trainer.errors import ConfigError, TrainerError
 from trainer.strategies.layouts import Layout, layouts
@@ -213,7 +212,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         table = [asdict(one) for one in footprints]
         best = choice.settings if choice else None
-        print(json.dumps({"parameters": size, "footprints": table, "strategy": best, "reason": reason, "notes": notes}))
+        found = {"parameters": size, "footprints": table, "strategy": best, "reason": reason, "notes": notes}
+        print(strict_json.encode(found))
         return 0
     print(f"{recipe.experiment}: {size:,} parameters on {options.gpus} GPUs, {options.gpus_per_node} a node")
     _print_table(footprints, memory=options.gpu_memory)

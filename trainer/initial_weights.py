@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from trainer import strict_json
 from trainer.errors import ConfigError
 from trainer.models import huggingface
 from trainer.models.sections import LlamaSection
@@ -55,11 +55,11 @@ def _compare(recipe: LlamaSection, folder: LlamaSection, path: Path) -> None:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_bytes())
+        config = strict_json.decode((folder / "config.json").read_bytes())
     except OSError as error:
         raise ConfigError(f"{_KEY}: cannot read {folder / 'config.json'}: {error.strerror}.") from None
-    except ValueError:
-        raise ConfigError(f"{_KEY}: {folder / 'config.json'} is not valid JSON.") from None
+    except ValueError as error:
+        raise ConfigError(f"{_KEY}: {folder / 'config.json'} is not valid JSON ({error}); fetch it again.") from None
     if not isinstance(config, dict) or "hidden_size" not in config or "num_attention_heads" not in config:
         raise ConfigError(f"{_KEY}: {folder / 'config.json'} describes no Llama.")
     return config

@@ -80,33 +80,59 @@ def count(batch: Any) -> int:
 
 def user_count(code: UserCode) -> Callable[[Any], int]:
     """The module's own count where it has one."""
-    return (lambda batch: int(code.call("count", batch))) if code.has("count") else count
+    if code.has("count"):
+        return lambda batch: _whole(code.call("count", batch), code=code, function="count")
+
+    def counted(batch: Any) -> int:
+        try:
+            return count(batch)
+        except TrainerError as error:
+            raise TrainerError(f"{code.path}: {error}") from None
+
+    return counted
+
+
+def _whole(value: Any, *, code: UserCode, function: str) -> int:
+    """A number of targets that the user's function gave, perhaps as a tensor. Raises TrainerError."""
+    plain = value.item() if isinstance(value, (Tensor, np.ndarray, np.generic)) and value.ndim == 0 else value
+    if not isinstance(plain, (int, float)) or not plain >= 0 or plain % 1:
+        raise TrainerError(f"{code.place(function)}: the number of targets is {value!r}, not a whole number from 0.")
+    return int(plain)
 
 
 def user_loss_sum(code: UserCode, *, counted: Callable[[Any], int] | None = None) -> LossSum:
     """The user's loss in the trainer's form; a module without one trains a language model."""
     if not code.has("loss"):
         return loss_sum
-    counted = counted or user_count(code)
+    counted, place = counted or user_count(code), code.place("loss")
 
     def summed(model: nn.Module, batch: Any, device: torch.device) -> tuple[Tensor, int]:
         expected = counted(batch)
         result = code.call("loss", model, to_device(batch, device))
-        if isinstance(result, Tensor) and result.numel() == 1:
+        if _is_scalar(result):
             if expected == 0:
-                raise TrainerError(f"{code.path}: loss is a mean, and a batch has no targets; return (sum, count).")
-            return result.reshape(()) * expected, expected
-        if not (isinstance(result, Sequence) and len(result) == 2 and isinstance(result[0], Tensor)):
-            raise TrainerError(f"{code.path}: loss must return a tensor with one value, or (sum, count).")
-        total, number = result
-        if int(number) != expected:
+                raise TrainerError(f"{place}: it is a mean, and a batch has no targets; return (sum, count).")
+            return connected(result) * expected, expected
+        if not (isinstance(result, Sequence) and len(result) == 2 and _is_scalar(result[0])):
+            raise TrainerError(f"{place}: it must return a tensor with one value, or (sum, count).")
+        number = _whole(result[1], code=code, function="loss")
+        if number != expected:
             raise TrainerError(
-                f"{code.path}: loss counted {int(number)} targets where the batch has {expected}; "
+                f"{place}: it counted {number} targets where the batch has {expected}; "
                 "write count(batch), which must say the same."
             )
-        return total.reshape(()), expected
+        return connected(result[0]), expected
+
+    def connected(value: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and not value.requires_grad:
+            raise TrainerError(f"{place}: the loss doesn't depend on any trained parameter; is it detached?")
+        return value.reshape(())
 
     return summed
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

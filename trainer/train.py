@@ -1,6 +1,5 @@
 """The training loop, read from top to bottom: resume, then step after step until the end or until asked to stop."""
 
-import json
 import math
 import time
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainer import optim, schedule
+from trainer import optim, schedule, strict_json
 from trainer.checkpoint import Checkpoints, compatibility, held_parameters
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe, accumulation_steps
@@ -27,7 +26,7 @@ from trainer.metrics import Metrics, hardware
 from trainer.metrics.meter import Meter
 from trainer.metrics.profiler import Profiler
 from trainer.metrics.progress import Progress, progress_line
-from trainer.models.build import build, check_fits, load_code, vocabulary
+from trainer.models.build import build, check_fits, check_same, load_code, vocabulary
 from trainer.models.flops import flops_per_token
 from trainer.randomness import seed_for
 from trainer.strategies import Strategy, make_strategy
@@ -83,6 +82,7 @@ def train(recipe: Recipe) -> None:
                 _loop(run)
                 _finish(run)
             finally:
+                watchdog.at(SAVE, run.step)  # the end waits for a save in the background, also after an error
                 run.checkpoints.close()
                 run.metrics.close()
                 run.data.close()
@@ -96,12 +96,14 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
     else:
         data = open_together(recipe, here, vocabulary=vocabulary(recipe.model))
     strategy = make_strategy(here, recipe)
+    hardware.check_precision(here, recipe.training.precision)
 
     def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
         return optim.make_optimizer(recipe.optimizer, parameters)
 
     built = build(recipe, here.device, code=code, deferred=strategy.shards_parameters)
     check_packing(recipe.data, built.model)
+    check_same(built.model, here)
     check_fits(built.model, ids=data.vocabulary, length=recipe.data.sequence_length)
     size = sum(weight.numel() for weight in built.model.parameters())
     device = hardware.device_name(here.device)
@@ -123,18 +125,7 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
     metrics = Metrics(recipe, active=here.rank == 0)
     bad_steps = BadSteps(recipe.watch)
     run = Run(
-        recipe,
-        here,
-        strategy,
-        built.loss_sum,
-        data,
-        checkpoints,
-        metrics,
-        meter,
-        progress,
-        stop,
-        watchdog,
-        bad_steps,
+        recipe, here, strategy, built.loss_sum, data, checkpoints, metrics, meter, progress, stop, watchdog, bad_steps
     )
     name = recipe.strategy.name
     run.say(f"{recipe.experiment}: {size:,} parameters, {here.world} ranks on {here.device.type}, {name}")
@@ -171,16 +162,11 @@ def _resume(run: Run) -> None:
         if "goodput" in resumed.manifest:
             run.meter.resume(resumed.manifest["goodput"])
             run.bad_steps.resume(resumed.manifest["bad_steps"])
-        run.loss = _number(resumed.manifest.get("loss"))
-        run.held_out_loss = _number(resumed.manifest.get("held_out_loss"))
+        run.loss = strict_json.number(resumed.manifest.get("loss"))
+        run.held_out_loss = strict_json.number(resumed.manifest.get("held_out_loss"))
         run.evaluated_step = run.step if math.isfinite(run.held_out_loss) else -1
         run.say(f"resumed from step {run.step}")
         run.metrics.event("resume", run.step, samples_seen=run.samples_seen)
-
-
-def _number(value: float | None) -> float:
-    """JSON has no number for "none yet"."""
-    return math.nan if value is None else value
 
 
 def _loop(run: Run) -> None:
@@ -393,8 +379,9 @@ def _finish(run: Run) -> None:
 
     def write() -> None:
         if run.here.rank == 0:
-            write_atomically(run.recipe.output / "finished.json", json.dumps(result, indent=1).encode())
+            write_atomically(run.recipe.output / "finished.json", strict_json.encode(result, indent=1).encode())
 
     run.here.together(write, error=CheckpointError, what="write finished.json")
     run.metrics.event("finished", run.step, loss=run.loss, held_out_loss=run.held_out_loss)
-    run.say(f"finished: step {run.step}, held-out loss {run.held_out_loss:.4f}")
+    scored = f", held-out loss {run.held_out_loss:.4f}" if math.isfinite(run.held_out_loss) else ""
+    run.say(f"finished: step {run.step}{scored}")

@@ -271,3 +271,23 @@ def require_room(here: Processes, output: Path, config: dict[str, Any]) -> None:
 
 def start_afresh(here: Processes, output: Path, config: dict[str, Any]) -> None:
     checkpoints(here, output, **config).start_afresh()
+
+
+def die_in_an_upload(here: Processes, output: Path, config: dict[str, Any]) -> None:
+    """The process ends, as SIGKILL would end it, when it has sent some parts of the second save's file."""
+    from trainer.checkpoint import bucket
+
+    class Deadly(bucket.Bucket):
+        def put(self, step: int, name: str, pieces: Iterable[memoryview]) -> dict[str, Any]:
+            def deadly() -> Iterator[memoryview]:
+                yield memoryview(bytes(12 * 2**20))  # more than one part
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            return super().put(step, name, deadly() if step == 2 else pieces)
+
+    bucket._BLOCK = 5 * 2**20
+    strategy = prepared(here, recipe_for(1, "single"))
+    kept = checkpoints(here, output, lambda location, **rest: Deadly(location, **rest), **config)
+    kept.save(1, strategy, facts=FACTS)
+    kept.save(2, strategy, facts=FACTS)
+    kept.wait()

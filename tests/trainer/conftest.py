@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.trainer import ranks
 from tests.trainer.ranks import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +21,13 @@ RECIPE = ROOT / "trainer" / "recipes" / "smoke.yaml"
 DEADLINE_S = 170
 
 Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Ranks are forked from a process with what the chosen tests' marks `ranks_import` name."""
+    for item in session.items:
+        for mark in item.iter_markers("ranks_import"):
+            ranks.preload(*mark.args)
 
 
 def command(world: int, *overrides: str, launcher: Sequence[str] = (), recipe: Path = RECIPE) -> list[str]:

@@ -1,17 +1,23 @@
-"""Imported by the process that ranks are forked from, and only there: all that a run imports, and no thread started."""
+"""Imported by the process that ranks are forked from, and only there: what every run imports, and no thread started."""
 
+import importlib
 import os
 
 from tests.trainer.ranks import end_with_parent
 
+MODULES = (
+    "trainer.recipe_file",
+    "trainer.train",
+    "trainer.strategies.ddp",
+    "trainer.strategies.fsdp",
+    "trainer.strategies.single",
+    "torch._dynamo",  # by the first optimizer step
+    "torch._inductor.test_operators",
+    "torch.utils.tensorboard",  # by the first metrics, with the libraries of a cloud
+    "pytest",  # by the modules of tests, in which what ranks call stands
+)
+
 end_with_parent()
 os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-
-import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: E402, F401 - deepspeed.initialize imports it, and a compiler
-import pytest  # noqa: E402, F401 - what ranks call stands in modules of tests
-
-import trainer.strategies.ddp  # noqa: E402
-import trainer.strategies.deepspeed  # noqa: E402
-import trainer.strategies.fsdp  # noqa: E402
-import trainer.strategies.single  # noqa: E402
-import trainer.train  # noqa: E402, F401
+for name in MODULES:
+    importlib.import_module(name)

@@ -37,7 +37,14 @@ DEADLINE_S = 300  # ends a hang; a busy machine needs minutes for its imports
 ROOT = Path(__file__).resolve().parents[2]
 
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.trainer.preload"])
+_preloaded = ["tests.trainer.preload"]
+_CONTEXT.set_forkserver_preload(_preloaded)
+
+
+def preload(*modules: str) -> None:
+    """Has the modules imported once instead of by each rank. For what costs seconds; before any rank is started."""
+    _preloaded.extend(name for name in modules if name not in _preloaded)
+    _CONTEXT.set_forkserver_preload(_preloaded)
 
 
 class RankFailed(Exception):

@@ -1,9 +1,14 @@
 """Checkpoints in object storage: against moto's S3 server on this machine, through the same client as in the cloud."""
 
+import http.client
 import shutil
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -11,6 +16,8 @@ from moto.server import ThreadedMotoServer
 
 from tests.trainer import checkpoint_jobs as jobs
 from tests.trainer import ranks
+
+pytestmark = pytest.mark.ranks_import("s3fs")
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +124,88 @@ def test_a_bucket_of_another_run_is_not_emptied_by_starting_afresh(bucket: Any, 
     refused = ranks.outcomes(2, jobs.in_world, jobs.start_afresh, tmp_path, config)[1]
     assert refused.error == "CheckpointError"
     assert "new prefix" in refused.output
+
+
+def test_a_run_that_is_killed_in_an_upload_goes_on_from_the_save_before(bucket: Any, tmp_path: Path) -> None:
+    client, name = bucket
+    config = {"location": f"s3://{name}/run"}
+    (killed,) = ranks.outcomes(1, jobs.in_world, jobs.die_in_an_upload, tmp_path, config)
+    assert killed.exit_code == -9, killed.output
+    assert client.list_multipart_uploads(Bucket=name)["Uploads"]
+    assert "run/step-00000002/.begun" in keys(bucket)
+    (answer,) = ranks.call(1, jobs.in_world, jobs.resume_on_nodes, "single", [tmp_path], "auto", config)
+    assert answer[0] == 1
+    assert not [key for key in keys(bucket) if "step-00000002" in key]
+    assert not client.list_multipart_uploads(Bucket=name).get("Uploads")
+
+
+@contextmanager
+def unreliable(url: str, faults: list[str]) -> Iterator[str]:
+    """The address of a proxy before the server. It spends one fault on each file of a checkpoint that is sent: "500"
+    is answered without the server knowing; "cut" closes the connection in the middle, "lost" after the server did it.
+    """
+    server_at = urlsplit(url).netloc
+
+    class Proxy(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_any(self) -> None:
+            fault = faults.pop(0) if faults and self.command == "PUT" and ".distcp" in self.path else ""
+            if self.headers.get("Expect"):
+                self.send_response_only(100)
+                self.end_headers()
+            size = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(size // 2 if fault == "cut" else size)
+            self.close_connection = bool(fault)
+            if fault == "500":
+                self.send_response(500)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            if fault in ("500", "cut"):
+                return
+            behind = http.client.HTTPConnection(server_at)
+            headers = {key: value for key, value in self.headers.items() if key.lower() not in ("expect", "connection")}
+            behind.request(self.command, self.path, body, headers)
+            answer = behind.getresponse()
+            content = answer.read()
+            if fault:
+                return
+            self.send_response_only(answer.status)
+            for key, value in answer.getheaders():
+                if key.lower() not in ("transfer-encoding", "connection", "content-length"):
+                    self.send_header(key, value)
+            length = answer.getheader("Content-Length") if self.command == "HEAD" else len(content)
+            self.send_header("Content-Length", str(length or 0))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            del format, arguments
+
+        def handle_expect_100(self) -> bool:
+            return True  # handle_any does it
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_server_that_fails_now_and_then_costs_no_checkpoint(
+    url: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"location": f"s3://{bucket[1]}/run"}
+    faults = ["500", "cut", "lost"]
+    with unreliable(url, faults) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy)
+        ranks.call(2, jobs.in_world, jobs.save, "fsdp", tmp_path, config, (1,))
+        assert not faults
+        state = torch.load(tmp_path / "state.pt")
+        for answer in ranks.call(2, jobs.in_world, jobs.resume_on_nodes, "fsdp", [tmp_path / "new"], "auto", config):
+            assert answer[0] == 1
+            assert all(torch.equal(answer[1][name], value) for name, value in state.items())

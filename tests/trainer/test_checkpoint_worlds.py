@@ -9,6 +9,10 @@ import torch
 from tests.trainer import checkpoint_jobs as jobs
 from tests.trainer import ranks
 
+pytestmark = pytest.mark.ranks_import(
+    "deepspeed.runtime.zero.muon.muon_optimizer", "trainer.strategies.deepspeed"
+)  # deepspeed.initialize imports the first, and with it a compiler
+
 # A name added here is tested against all others. Worlds: those in which the strategy exists.
 STRATEGIES = {"single": (1,), **dict.fromkeys(("ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3"), (1, 2, 4))}
 

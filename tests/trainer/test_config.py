@@ -76,6 +76,7 @@ def test_a_strategy_may_be_a_plain_name() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("seed=18446744073709551616", "--set seed: Input should be less than 18446744073709551616"),
         ("training.step=3", "did you mean 'steps'?"),
         ("steps=3", "did you mean 'training.steps'?"),
         ("training.steps=1.5", "whole number"),
@@ -167,3 +168,17 @@ def test_no_file_outside_the_registry_branches_on_a_strategy_name() -> None:
     for path in (ROOT / "trainer").rglob("*.py"):
         if path.parent.name != "strategies":
             assert not [name for name in names if name in path.read_text()], path
+
+
+@pytest.mark.parametrize(
+    ("overrides", "vocabulary"),
+    [([], 256), (["data.source=path", "data.path=."], 100), (["data.source=jsonl", "data.path=x.jsonl"], 1)],
+)
+def test_bytes_in_a_smaller_vocabulary_are_refused_with_the_recipe(overrides: list[str], vocabulary: int) -> None:
+    with pytest.raises(ConfigError, match=f"model.vocabulary {vocabulary} is too small: data of bytes has 257 ids"):
+        load(RECIPE, [f"model.vocabulary={vocabulary}", *overrides])
+
+
+def test_an_option_beyond_every_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match="1e999 is too large a number"):
+        load(RECIPE, ["model={module: own.py, options: {rate: 1e999}}"])

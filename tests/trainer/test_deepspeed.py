@@ -14,6 +14,10 @@ from trainer.recipe_file import load
 from trainer.strategies import check
 from trainer.strategies.deepspeed_config import build
 
+pytestmark = pytest.mark.ranks_import(
+    "deepspeed.runtime.zero.muon.muon_optimizer", "trainer.strategies.deepspeed"
+)  # deepspeed.initialize imports the first, and with it a compiler
+
 WORLD = 4
 
 
@@ -98,6 +102,14 @@ def test_batch_sizes_come_from_the_launched_group_and_clipping_is_always_written
     ("values", "overrides", "message"),
     [
         ({"bfoat16": {"enabled": True}}, [], "did you mean 'bfloat16'"),
+        ({"unheard_of": 1}, [], "'unheard_of' and would ignore it"),
+        ({"fp16": True}, [], "fp16 is true, and must be an object"),
+        ({"bf16": "auto"}, [], 'bf16 is "auto", and must be an object'),
+        ({"zero_optimization": []}, ["strategy.stage=3", "strategy.offload_optimizer=nvme"], "must be an object"),
+        ({"zero_optimization": {"offload_param": "cpu"}}, ["strategy.stage=3"], "must be an object"),
+        ({"zero_optimization": {"offload_param": {"device": "disk"}}}, ["strategy.stage=3"], "cpu or nvme, not disk"),
+        ({"zero_optimization": {"stage": True}}, [], "must be 1, 2 or 3, not true"),
+        ('{"a": ' * 99999 + "1" + "}" * 99999, [], "nested too deeply"),
         ({"zero_optimization": {"stage": 0}}, [], "use strategy.name ddp"),
         ({"scheduler": {"type": "WarmupLR"}}, [], "section schedule"),
         ({"optimizer": {"params": {"momentum": 0.9}}}, [], "has no such key"),

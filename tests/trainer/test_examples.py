@@ -54,6 +54,7 @@ def test_the_vision_example_goes_on_under_another_strategy_as_if_nothing_had_hap
     assert events(two, "eval")[-1]["loss"] == pytest.approx(events(one, "eval")[-1]["loss"], rel=1e-4)
 
 
+@pytest.mark.ranks_import("peft")
 def test_lora_trains_and_saves_adapters_only(tmp_path: Path) -> None:
     short = ("training.evaluation_batches=1", "checkpoint.every_steps=10", *FIXED_RATE)
     run(LORA, tmp_path, *short, "strategy=fsdp", "training.steps=20", world=2)
@@ -197,3 +198,14 @@ def test_the_samples_of_the_vision_example_do_not_depend_on_the_number_of_ranks(
         return torch.cat([next(rank)[0] for _ in range(4 // world) for rank in worlds])
 
     assert torch.equal(images(1), images(2))
+
+
+def test_a_model_that_differs_between_ranks_is_refused_on_all(own: Path, tmp_path: Path) -> None:
+    """Sharded, ranks would mix it up without an error, or wait for each other."""
+    module = tmp_path / "own.py"
+    other = "import os\n    return nn.Sequential(nn.Linear(3, 8 + int(os.environ['RANK'])), "
+    module.write_text(module.read_text().replace("return nn.Sequential(nn.Linear(3, 8), ", other))
+    overrides = [f"output_dir={tmp_path / 'out'}", "strategy=fsdp", "training.micro_batch_size=1"]
+    for ended in ranks.outcomes(2, ranks.trainer, own, *overrides):
+        assert ended.exit_code == ConfigError.exit_code, ended.output
+        assert "rank 1 built other parameters than rank 0" in ended.output

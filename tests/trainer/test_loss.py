@@ -124,7 +124,7 @@ def test_a_module_without_a_loss_trains_a_language_model(tmp_path: Path) -> None
     [
         (
             "def loss(model, batch):\n    return model(batch[0]).sum(), 3\n",
-            "loss counted 3 targets where the batch has 4",
+            "in loss: it counted 3 targets where the batch has 4",
         ),
         ("def loss(model, batch):\n    return 1.5\n", "must return a tensor with one value"),
         ("def loss(model, batch):\n    return model(batch[0])\n", "must return a tensor with one value"),
@@ -135,6 +135,20 @@ def test_a_module_without_a_loss_trains_a_language_model(tmp_path: Path) -> None
         (
             "def loss(model, batch):\n    return helper(batch)\ndef helper(batch):\n    return batch['x']\n",
             "own.py line 7, in loss: TypeError",
+        ),
+        (
+            "def loss(model, batch):\n    return model(batch[0]).sum(), 'four'\n",
+            "the number of targets is 'four'",
+        ),
+        (
+            "def loss(model, batch):\n    return model(batch[0]).mean().detach()\n",
+            "line 4, in loss: the loss doesn't",
+        ),
+        ("def loss(model, batch):\n    raise SystemExit(3)\n", "own.py line 5, in loss: SystemExit: 3"),
+        ("def loss(model):\n    pass\n", "own.py line 4, in loss: TypeError"),
+        (
+            "def count(batch):\n    return -1\ndef loss(model, batch):\n    pass\n",
+            "line 4, in count: the number",
         ),
         ("def count(batch):\n    return batch.x\ndef loss(model, batch):\n    pass\n", "own.py line 5, in count: Attr"),
     ],
@@ -156,6 +170,8 @@ def test_the_user_may_count_for_himself(tmp_path: Path) -> None:
         ("x = 1\n", "has no function build_model"),
         ("import no_such_module\n", "own.py line 1, in import: ModuleNotFoundError: No module named"),
         ("def build_model(config:\n    pass\n", "own.py line 1: SyntaxError"),
+        ("x = 1\0\n", "own.py: SyntaxError: source code string cannot contain null bytes"),
+        ("import sys\nsys.exit(3)\n", "own.py line 2, in import: SystemExit: 3"),
         ("\n\nraise ValueError('a\\nb')\n", "own.py line 3, in import: ValueError: a b"),
     ],
 )

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 
 from tests.trainer.conftest import DEADLINE_S, RECIPE, ROOT
 from trainer.config import ProfileSection, Recipe
+from trainer.distributed import processes
+from trainer.errors import ConfigError
 from trainer.metrics import Metrics, hardware, redaction, sinks
 from trainer.metrics.meter import Meter, percentile
 from trainer.metrics.profiler import Profiler
@@ -52,6 +55,17 @@ def test_half_a_line_of_a_killed_run_is_taken_away(tmp_path: Path, tail: str) ->
         file.write(tail)
     write(Metrics(recipe(tmp_path, "jsonl"), active=True), steps=1)
     assert len(lines(tmp_path)) == 4
+
+
+def test_bf16_is_refused_on_a_gpu_that_only_emulates_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation: including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla V100")
+    with processes() as here:
+        hardware.check_precision(here, "bf16")
+        gpu = replace(here, device=torch.device("cuda", 0))
+        hardware.check_precision(gpu, "float32")
+        with pytest.raises(ConfigError, match="the Tesla V100 of rank 0 can't compute in it; use float32"):
+            hardware.check_precision(gpu, "bf16")
 
 
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:

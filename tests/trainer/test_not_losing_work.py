@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,9 @@ def test_a_run_stopped_before_its_first_or_killed_after_its_last_step_ends_like_
 # ---- two runs in one place
 
 
-def other_process(folder: Path) -> "subprocess.Popen[str]":
-    """A living process whose note is in the folder."""
+@contextmanager
+def other_process(folder: Path, launch: str = "") -> "Iterator[subprocess.Popen[str]]":
+    """A living process whose note is in the folder. launch: torchrun's --rdzv-id."""
     code = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -169,23 +171,69 @@ def other_process(folder: Path) -> "subprocess.Popen[str]":
     )
     folder.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "TORCHELASTIC_RUN_ID": launch},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "claimed\n"
-    return process
+    yield process
+    process.kill()
+    process.communicate()
 
 
 def test_a_second_run_is_refused_while_the_first_one_lives_and_not_after_its_end(
     here: Processes, strategy: Strategy, tmp_path: Path
 ) -> None:
-    other = other_process(tmp_path / "checkpoints")
-    with pytest.raises(CheckpointError, match=f"another run writes there, process {other.pid} on .*another output_dir"):
-        jobs.checkpoints(here, tmp_path)
-    other.kill()
-    other.communicate()
+    with other_process(tmp_path / "checkpoints") as other:
+        reason = f"another run writes there, process {other.pid} on .*another output_dir"
+        with pytest.raises(CheckpointError, match=reason):
+            jobs.checkpoints(here, tmp_path)
     save(here, strategy, tmp_path, 1)
     assert resumed(here, strategy, tmp_path) == 1
+
+
+@pytest.mark.parametrize("launch", ["", "none"])
+def test_a_start_that_was_refused_is_refused_again_when_torchrun_repeats_it(
+    here: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: str
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", launch)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with (
+        other_process(tmp_path / "checkpoints", launch),
+        pytest.raises(CheckpointError, match="another run writes there"),
+    ):
+        jobs.checkpoints(here, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("case", "facts"),
+    [
+        ("a new node has the host name of the one it replaces", {"boot": "another"}),
+        ("the pid was given to another process", {"started": 1}),
+        ("the kernel says nothing of its start", {"boot": ""}),
+        ("the note has another form", {"form": 2}),
+    ],
+)
+def test_a_start_is_not_refused_for_a_process_that_only_looks_like_the_one_before(
+    here: Processes, tmp_path: Path, case: str, facts: dict[str, Any]
+) -> None:
+    with other_process(tmp_path / "checkpoints"):
+        note = tmp_path / "checkpoints" / NOTE
+        note.write_text(json.dumps({**json.loads(note.read_text()), **facts}))
+        jobs.checkpoints(here, tmp_path).close()
+    assert json.loads(note.read_text())["pid"] is None, case  # let go of it, so it was ours
+
+
+def test_the_launch_that_has_a_place_may_start_again_beside_what_hangs_of_it(
+    here: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    with other_process(tmp_path / "checkpoints", "one"):
+        jobs.checkpoints(here, tmp_path).close()
 
 
 def test_a_run_whose_place_was_taken_over_from_elsewhere_writes_and_removes_nothing_more(
@@ -195,15 +243,16 @@ def test_a_run_whose_place_was_taken_over_from_elsewhere_writes_and_removes_noth
     kept.save(1, strategy, facts=jobs.FACTS)
     kept.wait()
     note = tmp_path / "checkpoints" / NOTE
-    note.write_text(json.dumps({**json.loads(note.read_text()), "host": "another", "pid": 7}))
+    # A container elsewhere may have the same host name, pid and time of start.
+    note.write_text(json.dumps({**json.loads(note.read_text()), "start": "another"}))
     theirs = tmp_path / "checkpoints" / ".step-00000002.partial"
     theirs.mkdir()
     kept.save(2, strategy, facts=jobs.FACTS)
-    with pytest.raises(CheckpointError, match=r"another run has taken over .*process 7 on another"):
+    with pytest.raises(CheckpointError, match=r"another run has taken over .*process \d+ on "):
         kept.wait()
     kept.close()
     assert theirs.exists()
-    assert json.loads(note.read_text())["host"] == "another"
+    assert json.loads(note.read_text())["start"] == "another"
 
 
 def test_starting_afresh_counts_once_a_launch(

@@ -14,6 +14,10 @@ from hypothesis import strategies as draw
 from tests.trainer import ranks
 from tests.trainer.conftest import RECIPE, numbers
 
+pytestmark = pytest.mark.ranks_import(
+    "deepspeed.runtime.zero.muon.muon_optimizer", "trainer.strategies.deepspeed"
+)  # deepspeed.initialize imports the first, and with it a compiler
+
 STEPS = 50
 BATCH = 40  # divides by every world size × accumulation below
 CLIP = 0.5  # below every gradient norm of these runs, so that clipping counts

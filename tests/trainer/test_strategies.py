@@ -12,6 +12,10 @@ from trainer.errors import ConfigError
 from trainer.recipe_file import load
 from trainer.strategies import STRATEGIES
 
+pytestmark = pytest.mark.ranks_import(
+    "deepspeed.runtime.zero.muon.muon_optimizer", "trainer.strategies.deepspeed"
+)  # deepspeed.initialize imports the first, and with it a compiler
+
 NAMES = [["single"], ["ddp"], ["fsdp"], ["hsdp"]] + [["deepspeed", f"stage={stage}"] for stage in (1, 2, 3)]
 
 

@@ -135,7 +135,8 @@ def test_a_disk_that_is_too_small_on_one_node_is_refused_by_all_ranks_before_tra
     try:
         outputs = two_nodes(folders, "strategy=fsdp", "model.width=96", STEPS, code=3)
         for output in outputs:
-            assert f"(rank 2: {folders[1]}/checkpoints has 1.4 MiB free and 3 more checkpoints need" in output
+            assert f"(rank 2: {folders[1]}/checkpoints has 1." in output
+            assert "MiB free and 3 more checkpoints need" in output
         assert not events(folders[0], "step")
     finally:
         subprocess.run(["umount", str(folders[1])], check=True)

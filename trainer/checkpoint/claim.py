@@ -1,21 +1,25 @@
 """Who writes to a place for checkpoints: two runs in one folder would mix their files and remove each other's.
 
-The newest start has the place, and an older one learns of it before it writes again; but a start is refused while the
-process that has the place is alive on the same host. A note in the place says who it is: locks would outlive a lost
-node on shared storage, and object storage has none.
+The newest start has the place, and an older one learns of it before it writes again. Only a start beside a living
+process of another launch, on the same machine, is refused: that is a command typed twice, and the first one's work
+would be lost. In doubt the newest wins. A note in the place says who has it: locks would outlive a lost node on shared
+storage, and object storage has none.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import secrets
 import socket
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainer import strict_json
+
 NOTE = ".writer.json"
+_UNNAMED = ("", "none")  # no torchrun, or one that was given no --rdzv-id: many launches have these
 
 
 class Noted(Protocol):
@@ -34,9 +38,11 @@ class Noted(Protocol):
 class Writer:
     """A process of a run. pid is None once it has let go of the place."""
 
+    start: str  # this one alone: in containers, hosts, pids and times may be equal
     host: str
+    boot: str  # the machine's kernel since its start: a node that replaced another may have its host name
     pid: int | None
-    started: int  # of the process, in clock ticks since the machine's start: a pid may be used again
+    started: int | None  # of the process, in clock ticks since the machine's start: a pid may be used again
     launch: str  # torchrun's run id
     since: float  # Unix time
     afresh: bool = False  # this launch has moved earlier checkpoints aside
@@ -50,22 +56,24 @@ class Claim:
     """This process's hold on a place."""
 
     def __init__(self, place: Noted) -> None:
-        """Raises OSError when another process on this host has the place and is alive."""
+        """Raises OSError when a process of another launch on this machine has the place and is alive."""
         self._place = place
         before = _parse(place.read_note())
-        me = os.getpid()
-        if before and before.pid not in (None, me) and before.host == socket.gethostname() and _is_alive(before):
-            raise OSError(f"another run writes there, {before}: stop it first, or use another output_dir")
         launch = os.environ.get("TORCHELASTIC_RUN_ID", "")
         restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        again = before is not None and before.launch == launch and (restarted or launch not in ("", "none"))
+        same_name = before is not None and before.launch == launch
+        same_launch = same_name and launch not in _UNNAMED
+        if before is not None and not same_launch and _is_another_s(before):
+            raise OSError(f"another run writes there, {before}: stop it first, or use another output_dir")
         self._mine = Writer(
+            start=secrets.token_hex(8),
             host=socket.gethostname(),
-            pid=me,
-            started=_start_of(me) or 0,
+            boot=_boot(),
+            pid=os.getpid(),
+            started=_start_of(os.getpid()),
             launch=launch,
             since=time.time(),
-            afresh=before is not None and again and before.afresh,
+            afresh=before is not None and before.afresh and (same_launch or (same_name and restarted)),
         )
         self._write()
 
@@ -81,42 +89,49 @@ class Claim:
     def check(self) -> None:
         """Raises OSError when another run has taken the place over."""
         now = _parse(self._place.read_note())
-        if now is not None and (now.host, now.pid, now.started) != self._identity:
+        if now is not None and now.start != self._mine.start:
             raise OSError(f"another run has taken over {self._place.place}, {now}: this one writes nothing more there")
 
     def release(self) -> None:
         """Raises OSError."""
         now = _parse(self._place.read_note())
-        if now is not None and (now.host, now.pid, now.started) == self._identity:
+        if now is not None and now.start == self._mine.start:
             self._place.write_note(_encode(replace(self._mine, pid=None)))
-
-    @property
-    def _identity(self) -> tuple[str, int | None, int]:
-        return self._mine.host, self._mine.pid, self._mine.started
 
     def _write(self) -> None:
         self._place.write_note(_encode(self._mine))
 
 
 def _encode(writer: Writer) -> bytes:
-    return json.dumps(asdict(writer)).encode()
+    return strict_json.encode(asdict(writer)).encode()
 
 
 def _parse(data: bytes | None) -> Writer | None:
     """None also for a note that a kill cut short or that somebody else wrote."""
     try:
-        values: Any = json.loads(data or b"")
+        values: Any = strict_json.decode(data or b"")
         return Writer(**values)
     except (ValueError, TypeError):
         return None
 
 
-def _is_alive(writer: Writer) -> bool:
-    return writer.pid is not None and _start_of(writer.pid) == writer.started
+def _is_another_s(writer: Writer) -> bool:
+    """Whether it is certainly a living process of this machine, and not this one."""
+    if writer.pid in (None, os.getpid()) or not writer.boot or writer.boot != _boot():
+        return False
+    return writer.started is not None and _start_of(writer.pid) == writer.started
 
 
-def _start_of(pid: int) -> int | None:
-    """Clock ticks; None for a process that is gone or dead and only not yet waited for."""
+def _boot() -> str:
+    """Empty where the kernel doesn't tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int | None) -> int | None:
+    """Clock ticks; None for a process that isn't seen here, or that is dead and only not yet waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

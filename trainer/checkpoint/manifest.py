@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any
+
+from trainer import strict_json
 
 MANIFEST = "manifest.json"
 METADATA = ".metadata"
@@ -28,13 +29,13 @@ def step_of(name: str) -> int | None:
 
 
 def encode(manifest: Manifest) -> bytes:
-    return json.dumps(manifest, indent=1).encode()
+    return strict_json.encode(manifest, indent=1).encode()
 
 
 def parse(data: bytes, *, step: int | None = None) -> Manifest:
     """The manifest in `data`. Raises ValueError with the rest of a sentence about manifest.json."""
     try:
-        manifest = json.loads(data)
+        manifest = strict_json.decode(data)
     except ValueError:
         raise ValueError("is not valid JSON: it is damaged or cut short") from None
     version = manifest.get("version", 1) if isinstance(manifest, dict) else None

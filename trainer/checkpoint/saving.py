@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import safetensors.torch
@@ -27,6 +28,10 @@ from trainer.checkpoint.plan import Part, divide
 from trainer.checkpoint.store import Entry, Store
 from trainer.distributed import Processes
 from trainer.errors import CheckpointError
+
+# The first rank to end its upload waits for the last one. A rank that is lost closes its connections, which is noticed
+# at once; one that hangs is found by the watchdog, when the loop waits for the save.
+_NO_LIMIT = timedelta(days=30)
 
 _Written = tuple[list[tuple[MetadataIndex, _StorageInfo]], dict[str, Entry]]
 
@@ -63,7 +68,7 @@ class Saver:
         self._store, self._here, self._retire = store, processes, retire
         self._everywhere, self._asynchronous = replicas == "all", asynchronous
         # Its own group: messages of a save in the background would otherwise mix with the loop's, and both hang.
-        group = dist.new_group(backend="gloo")
+        group = dist.new_group(backend="gloo", timeout=_NO_LIMIT)
         assert isinstance(group, dist.ProcessGroup)
         self._background = replace(processes, control=group)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")

@@ -1,14 +1,13 @@
 """The loss that needs no neural network: token frequencies of the training part, scored on the held-out windows."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer import recipe_file
+from trainer import recipe_file, strict_json
 from trainer.config import Recipe
 from trainer.data import opening
 from trainer.data.batches import IGNORED, Samples
@@ -30,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     loss = held_out_loss(recipe_file.load(options.recipe, options.set))
     text = f"held-out loss {loss:.4f} nats per token (token frequencies)"
-    print(json.dumps({"held_out_loss": loss}) if options.json else text)
+    print(strict_json.encode({"held_out_loss": loss}) if options.json else text)
     return 0
 
 

@@ -7,12 +7,12 @@ and lies in one shard. `digest` names the tokens: equal digests, equal training.
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from trainer import strict_json
 from trainer.data.storage import Folder
 from trainer.errors import DataError
 
@@ -73,7 +73,7 @@ def dtype_for(vocabulary: int) -> Literal["uint16", "uint32"]:
 
 def data_digest(shards: tuple[Shard, ...], *, separator: int, tokenizer_digest: str) -> str:
     facts = [separator, tokenizer_digest, [[shard.file, shard.split, shard.sha256] for shard in shards]]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return hashlib.sha256(strict_json.encode(facts).encode()).hexdigest()
 
 
 def find(folder: Folder) -> Manifest | None:
@@ -83,7 +83,7 @@ def find(folder: Folder) -> Manifest | None:
         return None
     where = folder.name(FILE)
     try:
-        values = json.loads(content)
+        values = strict_json.decode(content)
         version = values.get("version") if isinstance(values, dict) else None
         if version != VERSION:
             raise DataError(f"{where} has format version {version}, this trainer reads {VERSION}; prepare it again.")
@@ -109,4 +109,4 @@ def load(folder: Folder) -> Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    return json.dumps(manifest.model_dump(mode="json"), indent=1).encode()
+    return strict_json.encode(manifest.model_dump(mode="json"), indent=1).encode()

@@ -117,7 +117,7 @@ def _open_shards(recipe: Recipe, *, vocabulary: int | None) -> Data:
     config = recipe.data
     folder = Folder(config.path or "")
     made = manifest.load(folder)
-    highest = max(shard.max_id for shard in made.shards)
+    highest = max((shard.max_id for shard in made.shards), default=0)
     if highest >= made.vocabulary:
         raise DataError(f"{folder.url} holds id {highest}, but its vocabulary is {made.vocabulary}; prepare it again.")
     if vocabulary is not None and made.vocabulary > vocabulary:

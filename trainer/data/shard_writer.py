@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer import strict_json
 from trainer.data.documents import Bad, read
 from trainer.data.inputs import Unit
 from trainer.data.manifest import Shard, Source, Split, dtype_for
@@ -59,7 +59,7 @@ class Result:
             "shards": [shard.model_dump() for shard in self.shards],
             "sources": [source.model_dump() for source in self.sources],
         }
-        return json.dumps(values).encode()
+        return strict_json.encode(values).encode()
 
 
 def record_name(index: int) -> str:
@@ -72,7 +72,7 @@ def finished(folder: Folder, unit: Unit, options: Options) -> Result | None:
     if content is None:
         return None
     try:
-        values = json.loads(content)
+        values = strict_json.decode(content)
         shards = tuple(Shard.model_validate(item) for item in values["shards"])
         sources = tuple(Source.model_validate(item) for item in values["sources"])
         result = Result(values["fingerprint"], shards, sources, tuple(values["problems"]), int(values["bad"]))

@@ -6,6 +6,9 @@ import sys
 
 import torch
 
+from trainer.distributed import Processes
+from trainer.errors import ConfigError
+
 # Dense (not "with sparsity") figures of the makers' data sheets, in TFLOP/s: bf16 with the tensor cores, and float32
 # without them (torch's default; TF32 is off). The whole name must match: a MIG slice is less than its GPU.
 _PEAKS: list[tuple[str, float, float | None]] = [
@@ -34,6 +37,16 @@ _PEAKS: list[tuple[str, float, float | None]] = [
 
 def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def check_precision(here: Processes, precision: str) -> None:
+    """Refuses bf16, on all ranks, when the GPU of any has no units for it: torch would emulate it, very slowly."""
+    lacks = precision == "bf16" and here.device.type == "cuda"
+    lacks = lacks and not torch.cuda.is_bf16_supported(including_emulation=False)
+    found = here.gather(device_name(here.device) if lacks else None)
+    rank, name = next(((rank, name) for rank, name in enumerate(found) if name is not None), (None, None))
+    if rank is not None:
+        raise ConfigError(f"training.precision bf16: the {name} of rank {rank} can't compute in it; use float32.")
 
 
 def peak_flops(name: str, precision: str) -> float | None:

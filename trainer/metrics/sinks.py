@@ -2,13 +2,13 @@
 
 import hashlib
 import importlib
-import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from trainer import strict_json
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe
 from trainer.metrics.redaction import redact_all
@@ -64,7 +64,7 @@ class Jsonl:
 
     def write(self, record: Record) -> None:
         assert self._file is not None
-        line = json.dumps(record).encode() + b"\n"
+        line = strict_json.encode(record).encode() + b"\n"
         end = self._file.seek(0, os.SEEK_END)
         written = self._file.write(line)
         if written != len(line):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from trainer.models.user_code import UserCode
 
 if TYPE_CHECKING:
     from trainer.config import Recipe
+    from trainer.distributed import Processes
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,18 @@ def check_fits(model: nn.Module, *, ids: int, length: int) -> None:
     if positions is not None and length > positions:
         raise ConfigError(
             f"data.sequence_length {length} is longer than the {positions} positions of the model; shorten it."
+        )
+
+
+def check_same(model: nn.Module, here: Processes) -> None:
+    """Refuses a model that has other parameters on some rank: ranks would wait for each other, or mix them up."""
+    shapes = [(name, tuple(weight.shape), weight.requires_grad) for name, weight in model.named_parameters()]
+    found = here.gather(hashlib.sha256(repr(shapes).encode()).hexdigest())
+    other = next((rank for rank, digest in enumerate(found) if digest != found[0]), None)
+    if other is not None:
+        raise ConfigError(
+            f"model: rank {other} built other parameters than rank 0 (names, shapes or what is trained); "
+            "make the model from the recipe alone, never from a rank or a node's files."
         )
 
 

@@ -59,7 +59,7 @@ def read_config(section: HuggingFaceSection) -> Any:
     name = section.huggingface
     try:
         config = AutoConfig.from_pretrained(_place(name))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise _explained(name, error, what="config.json") from error
     known = CAUSAL.get(config.model_type)
     # BERT and others have a causal class too, but weights of another kind: the architecture tells.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -102,6 +103,8 @@ def _with_numbers(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"[-+]?(0|[1-9]\d*)", value):
         return int(value)
     if isinstance(value, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", value):
+        if not math.isfinite(float(value)):
+            raise ValueError(f"{value} is too large a number")
         return float(value) if not re.fullmatch(r"[-+]?\d+", value) else value  # 0123 is a name, not a number
     return value
 

@@ -63,7 +63,7 @@ class UserCode:
             yield
         except TrainerError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit() would end the run with a code that means something else
             raise TrainerError(self._sentence(function, error)) from error
 
     def build_model(self, recipe: Recipe) -> nn.Module:
@@ -87,18 +87,26 @@ class UserCode:
         sys.path.insert(0, folder)  # as if Python had been started with this file: its neighbours can be imported
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(self._sentence("import", error)) from error
         finally:
             sys.path.remove(folder)
         return module
 
-    def _sentence(self, function: str, error: Exception) -> str:
+    def place(self, function: str) -> str:
+        """Where the function begins, for example "examples/vision.py line 10, in loss"."""
+        code = getattr(getattr(self._module, function, None), "__code__", None)
+        if code is None or Path(code.co_filename).resolve() != self.path.resolve():
+            return f"{self.path}, in {function}"
+        return f"{self.path} line {code.co_firstlineno}, in {function}"
+
+    def _sentence(self, function: str, error: BaseException) -> str:
         """For example: examples/vision.py line 12, in loss: ValueError: expected 3 channels, got 1."""
         reason = " ".join(str(error).split()) or "no message"
         if isinstance(error, SyntaxError):
-            return f"{error.filename} line {error.lineno}: {type(error).__name__}: {error.msg}; correct the file."
+            line = f" line {error.lineno}" if error.lineno else ""
+            return f"{error.filename or self.path}{line}: {type(error).__name__}: {error.msg}; correct the file."
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if Path(frame.filename).resolve() == self.path.resolve()]
-        where = f"{self.path} line {own[-1].lineno}" if own else str(self.path)
-        return f"{where}, in {function}: {type(error).__name__}: {reason}; correct the file."
+        where = f"{self.path} line {own[-1].lineno}, in {function}" if own else self.place(function)
+        return f"{where}: {type(error).__name__}: {reason}; correct the file."

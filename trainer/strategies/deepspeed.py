@@ -59,7 +59,7 @@ class DeepSpeed:
                     model=model, optimizer=self.optimizer, config=self._settings, dist_init_required=False
                 )
         except refusals as error:
-            raise ConfigError(f"strategy: DeepSpeed refuses its settings: {' '.join(str(error).split())}") from error
+            raise ConfigError(f"strategy: DeepSpeed refuses its settings: {_reason(error)}.") from error
         self.module = self._engine
         self._state = ZeroState(model, self.optimizer, self._engine.optimizer, self._processes, shapes, groups)
 
@@ -109,6 +109,13 @@ def _import(processes: Processes) -> Any:
     # Shared memory instead of gloo between ranks on one CPU: it would need a compiler, and order its sums differently.
     operators.__compatible_ops__["deepspeed_shm_comm"] = False
     return library
+
+
+def _reason(error: Exception) -> str:
+    """Pydantic's errors without their headings and links; others as one line."""
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+    return " ".join(str(error).split()).rstrip(".")
 
 
 @contextlib.contextmanager

@@ -14,25 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer import strict_json
 from trainer.config import Recipe, accumulation_steps
 from trainer.errors import ConfigError
 
 AUTO = "auto"
 # The optimizer is the trainer's own: of its section only keys that can be compared are understood.
 _OPTIMIZER_FREE = ("optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.legacy_fusion")
+_OFFLOADED = ("optimizer", "param")
 # fmt: off
 _TOP_LEVEL = (
-    "activation_checkpointing", "aio", "amp", "autotuning", "bf16", "bfloat16", "checkpoint", "comms_logger",
+    "activation_checkpointing", "aio", "amp", "autotuning", "bf16", "bfloat16", "checkpoint", "comet", "comms_logger",
     "communication_data_type", "compile", "compression_training", "csv_monitor", "curriculum_learning",
-    "data_efficiency", "data_types", "dataloader_drop_last", "disable_allgather", "dump_state", "elasticity",
-    "eigenvalue", "flops_profiler", "fp16", "gradient_accumulation_steps", "gradient_allreduce_op",
-    "gradient_clipping", "gradient_predivide_factor", "graph_harvesting", "load_universal_checkpoint",
-    "managed_gradient_accumulation", "memory_breakdown", "nebula", "optimizer", "pipeline", "prescale_gradients",
-    "progressive_layer_drop", "quantize_training", "scheduler", "seq_parallel_communication_data_type",
-    "sparse_attention", "sparse_gradients", "steps_per_print", "tensor_parallel", "tensorboard", "timers",
-    "torch_autocast", "train_batch_size", "train_micro_batch_size_per_gpu", "use_data_before_expert_parallelism",
-    "wandb", "wall_clock_breakdown", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
-    "zero_optimization", "zenflow",
+    "data_efficiency", "data_types", "dataloader_drop_last", "disable_allgather", "disable_python_gc", "dump_state",
+    "eigenvalue", "elasticity", "expert_parallel", "flops_profiler", "fp16", "gradient_accumulation_steps",
+    "gradient_allreduce_op", "gradient_clipping", "gradient_predivide_factor", "graph_harvesting", "hybrid_engine",
+    "load_universal_checkpoint", "log_level", "managed_gradient_accumulation", "memory_breakdown", "nebula",
+    "optimizer", "pipeline", "prescale_gradients", "progressive_layer_drop", "quantize_training", "scheduler",
+    "seq_parallel_communication_data_type", "sparse_attention", "sparse_gradients", "steps_per_print",
+    "tensor_parallel", "tensorboard", "timers", "torch_autocast", "train_batch_size", "train_micro_batch_size_per_gpu",
+    "use_data_before_expert_parallelism", "vocabulary_size", "wall_clock_breakdown", "wandb", "weight_quantization",
+    "zenflow", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "zero_optimization",
 )
 # fmt: on
 
@@ -62,12 +64,10 @@ def check(recipe: Recipe, world: int) -> None:
 def zero(recipe: Recipe) -> Zero:
     """What the recipe and the user's JSON say together; the recipe's keys win where they are given (build() refuses
     a contradiction); ZeRO 2 without offload when nobody says anything."""
-    section = _read(recipe.strategy.deepspeed_config).get("zero_optimization", {})
-    section = section if isinstance(section, dict) else {}
+    section = _section(_read(recipe.strategy.deepspeed_config), "zero_optimization")
 
     def device(key: str) -> str:
-        part = section.get(key) or {}
-        return str(_unless_auto(part.get("device") if isinstance(part, dict) else None, "none"))
+        return str(_unless_auto(_section(section, key).get("device"), "none"))
 
     strategy = recipe.strategy
     return Zero(
@@ -85,8 +85,11 @@ def build(recipe: Recipe, world: int) -> dict[str, Any]:
     settings = zero(recipe)
     problems += _unusable(recipe, settings, path)
     owned = _owned(recipe, world, settings)
+    sections = {key[:dot] for key in owned for dot, letter in enumerate(key) if letter == "."} | {"scheduler"}
     for key, value in user.items():
-        if key in owned and value != AUTO and not _same(value, owned[key].value):
+        if key in sections and value not in ({}, None):
+            problems.append(f"{path}: {key} is {json.dumps(value)}, and must be an object of keys and values")
+        elif key in owned and value != AUTO and not _same(value, owned[key].value):
             problems.append(
                 f"{path}: {key} is {json.dumps(value)}, but {owned[key].source} makes it "
                 f"{json.dumps(owned[key].value)}; change one of them, or write {json.dumps(AUTO)} in {path}"
@@ -175,8 +178,11 @@ def _unusable(recipe: Recipe, settings: Zero, path: str | None) -> list[str]:
     where = f"{path}: zero_optimization.stage" if recipe.strategy.stage is None and path else "strategy.stage"
     if settings.stage == 0:
         problems.append(f"{where} 0 shards nothing; use strategy.name ddp for that, or stage 1, 2 or 3")
-    elif settings.stage not in (1, 2, 3):
+    elif settings.stage not in (1, 2, 3) or isinstance(settings.stage, bool):
         problems.append(f"{where} must be 1, 2 or 3, not {json.dumps(settings.stage)}")
+    for what, device in zip(_OFFLOADED, (settings.offload_optimizer, settings.offload_parameters), strict=True):
+        if device not in ("none", "cpu", "nvme"):
+            problems.append(f"{path}: zero_optimization.offload_{what}.device must be none, cpu or nvme, not {device}")
     if settings.offload_parameters != "none" and settings.stage != 3:
         problems.append(
             f"offload of parameters to {settings.offload_parameters} needs {where} 3, where parameters are sharded, "
@@ -187,9 +193,8 @@ def _unusable(recipe: Recipe, settings: Zero, path: str | None) -> list[str]:
     if recipe.training.precision == "float64":
         problems.append("training.precision float64 does not exist in DeepSpeed; use float32, or another strategy.name")
     if "nvme" in (settings.offload_optimizer, settings.offload_parameters):
-        section = _read(path).get("zero_optimization", {})
-        names = ("offload_optimizer", "offload_param")
-        given = recipe.strategy.nvme_path or any((section.get(name) or {}).get("nvme_path") for name in names)
+        places = [_section(_section(_read(path), "zero_optimization"), f"offload_{what}") for what in _OFFLOADED]
+        given = recipe.strategy.nvme_path or any(place.get("nvme_path") for place in places)
         if not given:
             problems.append("offload to nvme needs strategy.nvme_path, a folder on a local NVMe disk of each node")
     return problems
@@ -199,8 +204,9 @@ def _misspelt(user: dict[str, Any], path: str | None) -> list[str]:
     problems = []
     for name in dict.fromkeys(key.split(".")[0] for key in user):
         close = difflib.get_close_matches(name, _TOP_LEVEL, n=1, cutoff=0.8)
-        if name not in _TOP_LEVEL and close:
-            problems.append(f"{path}: DeepSpeed knows no {name!r}; did you mean {close[0]!r}?")
+        if name not in _TOP_LEVEL:
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            problems.append(f"{path}: DeepSpeed knows no {name!r}{hint} and would ignore it; correct or remove it")
     return problems
 
 
@@ -208,9 +214,7 @@ def _read(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        values = json.loads(
-            Path(path).read_bytes().decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_finite
-        )
+        values = strict_json.decode(Path(path).read_bytes().decode("utf-8-sig"), pairs=_unique)
     except OSError as error:
         raise ConfigError(f"strategy.deepspeed_config: cannot read {path}: {error.strerror}.") from None
     except ValueError as error:  # also what JSON and UTF-8 decoding raise
@@ -220,6 +224,12 @@ def _read(path: str | None) -> dict[str, Any]:
     return values
 
 
+def _section(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Empty for what is no section: build() refuses that."""
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for key, value in pairs:
@@ -227,10 +237,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"key {key!r} is given twice")
         seen[key] = value
     return seen
-
-
-def _finite(text: str) -> float:
-    raise ValueError(f"{text} is not a number")
 
 
 def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

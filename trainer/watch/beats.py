@@ -5,13 +5,14 @@ Under torchrun the store lives in the agent's process, so it answers also when r
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 import torch.distributed as dist
+
+from trainer import strict_json
 
 T = TypeVar("T")
 
@@ -37,13 +38,13 @@ class Beat:
 
 
 def write(store: dist.Store, beat: Beat) -> None:
-    store.set(f"beat/{beat.rank}", json.dumps(asdict(beat)))
+    store.set(f"beat/{beat.rank}", strict_json.encode(asdict(beat)))
 
 
 def read(store: dist.Store, world: int) -> list[Beat | None]:
     """Every rank's last beat; None for a rank that never had one."""
     return [
-        Beat(**json.loads(store.get(f"beat/{rank}"))) if store.check([f"beat/{rank}"]) else None
+        Beat(**strict_json.decode(store.get(f"beat/{rank}"))) if store.check([f"beat/{rank}"]) else None
         for rank in range(world)
     ]
 

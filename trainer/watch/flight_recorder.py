@@ -1,10 +1,11 @@
 """torch's flight recorder: the last collectives of each rank, with their sizes and whether they ended."""
 
-import json
 import os
 from pathlib import Path
 
 from torch._C import _distributed_c10d as c10d  # it has no public name
+
+from trainer import strict_json
 
 
 def enable() -> None:
@@ -19,11 +20,11 @@ def dump(output: Path, rank: int) -> Path | None:
     dump_nccl = getattr(c10d, "_dump_nccl_trace_json", None)  # a build without NCCL has none
     if dump_nccl is not None:
         traces["nccl"] = dump_nccl()
-    parsed = {name: json.loads(text) for name, text in traces.items() if text}
+    parsed = {name: strict_json.decode(text) for name, text in traces.items() if text}
     recorded = {name: trace for name, trace in parsed.items() if trace.get("entries")}
     if not recorded:
         return None
     path = output / "stalls" / f"rank-{rank}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(recorded, indent=1), encoding="utf-8")
+    path.write_text(strict_json.encode(recorded, indent=1), encoding="utf-8")
     return path

@@ -174,6 +174,11 @@ def test_data_shorter_than_a_sequence_is_refused_with_both_numbers(tmp_path: Pat
         open_shards(text, "data.source=path", "data.held_out_share=0.0001")
 
 
+def test_a_dataset_without_any_shard_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"needs at least {LENGTH + 1} tokens for one sequence, has 0"):
+        open_shards(write_dataset(tmp_path, []))
+
+
 def test_a_file_with_half_a_token_or_too_few_is_refused(tmp_path: Path) -> None:
     path = write_dataset(tmp_path / "cut", [[1] * 100, [1] * 100])
     shard = path / "training-0.bin"
