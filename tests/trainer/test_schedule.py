@@ -58,6 +58,9 @@ def test_accumulation_does_not_change_the_series() -> None:
     assert first == second
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("55m", 3300), ("1h30m", 5400), ("90s", 90), ("2d", 172800), ("1.5e2", 150), ("20", 20)]
+)
 def test_a_duration_is_written_like_a_person_would(text: str, seconds: float) -> None:
     assert load(RECIPE, [f"watch.max_duration={text}"]).watch.max_duration == seconds
 
