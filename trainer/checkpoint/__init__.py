@@ -60,18 +60,24 @@ class Checkpoints:
         assert isinstance(group, dist.ProcessGroup)
         self._group = group
         self._resumed_from: int | None = None
+        self._claim: Claim | None = None  # the owner's
         self._saver = Saver(
             self._store,
             processes,
             replicas=config.replicas,
             asynchronous=config.asynchronous,
+            still_ours=self._still_ours,
             retire=self._retire,
         )
         self._as_owner(self._take, f"use {self._store.place}")
 
     def _take(self) -> None:
-        self._store.claim = Claim(self._store)
+        self._claim = Claim(self._store)
         self._store.clear()
+
+    def _still_ours(self) -> None:
+        if self._claim is not None:
+            self._claim.check()
 
     def _as_owner(self, action: Callable[[], None], what: str) -> None:
         self._here.together(lambda: action() if self._store.owner else None, error=CheckpointError, what=what)
@@ -112,10 +118,9 @@ class Checkpoints:
     def close(self) -> None:
         """Lets a save in the background end before the ranks part. Any rank may call it alone."""
         self._saver.close()
-        claim = self._store.claim
-        if claim is not None:
+        if self._claim is not None:
             with contextlib.suppress(OSError):  # a note that stays names a process that is gone: it stops nobody
-                claim.release()
+                self._claim.release()
 
     def _retire(self, current: int) -> None:
         found, _, _ = self._store.look()
@@ -136,7 +141,7 @@ class Checkpoints:
 
         After that, what is there was written before torchrun restarted the ranks: it is this run's own.
         """
-        claim = self._store.claim
+        claim = self._claim
         if any(self._here.gather(claim is not None and claim.afresh)):
             return False
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.checkpoint import peers
 from trainer.checkpoint.folder import Folder
-from trainer.checkpoint.manifest import METADATA, Manifest, step_name
+from trainer.checkpoint.manifest import Manifest, step_name
 from trainer.distributed import Processes
 from trainer.errors import CheckpointError
 
@@ -19,7 +19,6 @@ class BorrowedFolder(Folder):
     def __init__(self, path: Path, *, scratch: Path, processes: Processes) -> None:
         """scratch: a local folder for what this node lacks."""
         self.path, self.place, self._processes = path, str(path), processes
-        self.claim = None
         self._holders: dict[str, list[int]] = {}
         first = processes.rank - processes.local_rank
         self.mates = list(range(first, first + processes.local_world))
@@ -32,10 +31,7 @@ class BorrowedFolder(Folder):
     def bring(self, step: int, manifest: Manifest, names: Iterable[str]) -> Path:
         """What this node lacks is sent to it by others; what it has, is linked beside that."""
         here, folder, scratch = self._processes, self.path / step_name(step), self._scratch / step_name(step)
-        needs: dict[str, set[int]] = {}
-        for owner, wanted in here.gather((self.mates[0], sorted({METADATA, *names}))):
-            for name in wanted:
-                needs.setdefault(name, set()).add(owner)
+        needs = self._needs(names)
         missing = {name: owners - set(self._holders[name]) for name, owners in needs.items()}
         if not any(missing.values()):
             return folder

@@ -16,7 +16,7 @@ from typing import Any
 
 import fsspec
 
-from trainer.checkpoint.claim import NOTE, Claim
+from trainer.checkpoint.claim import NOTE
 from trainer.checkpoint.folder import Folder
 from trainer.checkpoint.manifest import (
     MANIFEST,
@@ -68,7 +68,6 @@ class Bucket:
         self._scratch, self._local = scratch, Folder(scratch.parent, processes)
         if self._local.owner:
             shutil.rmtree(scratch, ignore_errors=True)  # what a killed run downloaded
-        self.claim: Claim | None = None
 
     @contextmanager
     def _as_os_error(self) -> Iterator[None]:
@@ -105,7 +104,7 @@ class Bucket:
     def clear(self) -> None:
         """What a killed run left: files of a save that didn't end, and multi-part uploads, invisible and billed."""
         names = self._sizes(self._root)
-        for step in [step_of(name.partition("/")[0]) for name in names if name.endswith(f"/{_BEGUN}")]:
+        for step in [_step_below(name) for name in names if name.endswith(f"/{_BEGUN}")]:
             if step is not None and f"{step_name(step)}/{MANIFEST}" not in names:
                 self.remove(step)
         if not hasattr(self._files, "list_multipart_uploads"):
@@ -136,16 +135,12 @@ class Bucket:
         return found, notes, damaged
 
     def begin(self, step: int) -> None:
-        if self.claim is not None:
-            self.claim.check()
         if self._sizes(self._path(step)):
             self.remove(step)
         with self._as_os_error():
             self._files.pipe_file(self._path(step, _BEGUN), b"")
 
     def abandon(self, step: int) -> None:
-        if self.claim is not None:
-            self.claim.check()  # else the files could be another run's
         names = self._sizes(self._path(step))
         if names and MANIFEST not in names:
             self.remove(step)
@@ -182,8 +177,6 @@ class Bucket:
         return {"size": size, "sha256": digest.hexdigest()}
 
     def complete(self, step: int, manifest: Manifest) -> None:
-        if self.claim is not None:
-            self.claim.check()
         with self._as_os_error():
             self._files.pipe_file(self._path(step, MANIFEST), encode(manifest))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trainer.checkpoint import peers
-from trainer.checkpoint.claim import NOTE, Claim
+from trainer.checkpoint.claim import NOTE
 from trainer.checkpoint.manifest import (
     MANIFEST,
     METADATA,
@@ -45,7 +45,6 @@ class Folder:
         )
         self.mates = self._find_mates()
         self.owner = self.mates[0] == processes.rank
-        self.claim: Claim | None = None
         self._holders: dict[str, list[int]] = {}
 
     def _find_mates(self) -> list[int]:
@@ -102,8 +101,6 @@ class Folder:
         self._partial(step).mkdir()
 
     def abandon(self, step: int) -> None:
-        if self.claim is not None:
-            self.claim.check()  # else the files could be another run's
         if os.path.lexists(self._partial(step)):
             _remove_folder(self._partial(step))
 
@@ -120,8 +117,6 @@ class Folder:
         return file_entry(self._partial(step) / name)
 
     def complete(self, step: int, manifest: Manifest) -> None:
-        if self.claim is not None:
-            self.claim.check()
         partial, final = self._partial(step), self.path / step_name(step)
         write_atomically(partial / MANIFEST, encode(manifest))
         self._move_aside(final)
@@ -198,10 +193,7 @@ class Folder:
         here, folder = self._processes, self.path / step_name(step)
         what = f"complete {folder}"
         here.together(lambda: folder.mkdir(exist_ok=True), error=CheckpointError, what=what)
-        needs: dict[str, set[int]] = {}
-        for owner, wanted in here.gather((self.mates[0], sorted({METADATA, *names}))):
-            for name in wanted:
-                needs.setdefault(name, set()).add(owner)
+        needs = self._needs(names)
         for name in sorted(needs):
             missing = needs[name] - set(self._holders[name])
             if missing:
@@ -214,6 +206,14 @@ class Folder:
 
         here.together(complete, error=CheckpointError, what=what)
         return folder
+
+    def _needs(self, names: Iterable[str]) -> dict[str, set[int]]:
+        """File → owners of the folders whose ranks read it. All ranks call it, each with its own names."""
+        needs: dict[str, set[int]] = {}
+        for owner, wanted in self._processes.gather((self.mates[0], sorted({METADATA, *names}))):
+            for name in wanted:
+                needs.setdefault(name, set()).add(owner)
+        return needs
 
     def forget(self, step: int) -> None:
         del step  # what was brought is a checkpoint of this folder now

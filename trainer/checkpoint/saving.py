@@ -60,12 +60,23 @@ class _Snapshot:
 
 
 class Saver:
-    """Writes checkpoints to a store, one at a time. `retire(step)` runs on the owner after a checkpoint is complete."""
+    """Writes checkpoints to a store, one at a time.
+
+    On the owner, `still_ours()` runs before what is in the place changes, and raises OSError when it is another run's
+    by now; `retire(step)` runs after a checkpoint is complete.
+    """
 
     def __init__(
-        self, store: Store, processes: Processes, *, replicas: str, asynchronous: bool, retire: Callable[[int], None]
+        self,
+        store: Store,
+        processes: Processes,
+        *,
+        replicas: str,
+        asynchronous: bool,
+        still_ours: Callable[[], None],
+        retire: Callable[[int], None],
     ) -> None:
-        self._store, self._here, self._retire = store, processes, retire
+        self._store, self._here, self._still_ours, self._retire = store, processes, still_ours, retire
         self._everywhere, self._asynchronous = replicas == "all", asynchronous
         # Its own group: messages of a save in the background would otherwise mix with the loop's, and both hang.
         group = dist.new_group(backend="gloo", timeout=_NO_LIMIT)
@@ -138,8 +149,20 @@ class Saver:
         try:
             return self._write_and_complete(snapshot)
         except CheckpointError:
-            self._as_owner_if_possible(lambda: self._store.abandon(snapshot.step), "remove what a failed save wrote")
+            self._as_owner_if_possible(lambda: self._abandon(snapshot.step), "remove what a failed save wrote")
             raise
+
+    def _abandon(self, step: int) -> None:
+        self._still_ours()  # else the files could be another run's
+        self._store.abandon(step)
+
+    def _as_owner(self, action: Callable[[], None], what: str) -> None:
+        def act() -> None:
+            if self._store.owner:
+                self._still_ours()
+                action()
+
+        self._background.together(act, error=CheckpointError, what=what)
 
     def _as_owner_if_possible(self, action: Callable[[], None], what: str) -> None:
         """For tidying: no reason to end a run, nor to hide why a save failed."""
@@ -153,7 +176,7 @@ class Saver:
     def _write_and_complete(self, snapshot: _Snapshot) -> Saved:
         here, store, step = self._background, self._store, snapshot.step
         what = f"write the checkpoint of step {step} to {store.place}"
-        here.together(lambda: store.begin(step) if store.owner else None, error=CheckpointError, what=what)
+        self._as_owner(lambda: store.begin(step), what)
         items, entries = here.together(lambda: self._write_parts(snapshot), error=CheckpointError, what=what)
         gathered: list[Any] | None = [None] * here.world if here.rank == 0 else None
         dist.gather_object((items, entries, snapshot.random), gathered, dst=0, group=here.control)
@@ -166,7 +189,7 @@ class Saver:
         entries = {**listed, **here.together(write_small, error=CheckpointError, what=what)}
         manifest = {"version": VERSION, "step": step, "time": time.time(), **snapshot.facts, "files": entries}
         manifest = here.from_rank(manifest, source=0)
-        here.together(lambda: store.complete(step, manifest) if store.owner else None, error=CheckpointError, what=what)
+        self._as_owner(lambda: store.complete(step, manifest), what)
         # Only now is it certain, on every rank, that the older ones aren't needed.
         self._as_owner_if_possible(lambda: self._retire(step), "remove old checkpoints")
         seconds = time.monotonic() - snapshot.began

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.checkpoint.claim import Claim
 from trainer.checkpoint.manifest import Manifest
 from trainer.distributed import Processes
 
@@ -24,9 +23,6 @@ class Store(Protocol):
     mates: list[int]
     """The ranks that write to the same place; the lowest, its owner, begins, completes and removes checkpoints."""
     owner: bool
-
-    claim: Claim | None
-    """This run's hold on the place: once there is one, nothing is written when another run has taken over."""
 
     def read_note(self) -> bytes | None:
         """The note of trainer.checkpoint.claim."""
