@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 _LEVELS = 100  # far above what any file of ours has, far below what Python can follow
@@ -18,14 +17,31 @@ def encode(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
-def decode(data: bytes | str, *, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """The value in `data`. pairs: makes the object of its keys and values, and may raise ValueError.
+class RepeatedKey(ValueError):
+    """`key` stands twice in one object."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"key {key!r} is given twice")
+        self.key = key
+
+
+def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values; json alone would keep the last of two values and lose the other unsaid."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise RepeatedKey(next(key for key in keys if keys.count(key) > 1))
+    return value
+
+
+def decode(data: bytes | str, *, repeated: bool = True) -> Any:
+    """The value in `data`. repeated: whether a key may stand twice in one object; False raises RepeatedKey for one.
 
     Raises ValueError for what is no JSON, NaN and Infinity included, for bytes that are no UTF-8, and for lists and
     objects nested more than a hundred deep.
     """
     try:
-        value = json.loads(data, object_pairs_hook=pairs, parse_constant=_refuse)
+        value = json.loads(data, object_pairs_hook=None if repeated else unrepeated, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     level = [value]

@@ -329,7 +329,7 @@ def _save(run: Run) -> None:
         "torch": torch.__version__,
         "goodput": run.meter.facts(),
         "bad_steps": run.bad_steps.facts(),
-        "loss": run.loss if math.isfinite(run.loss) else None,
+        "loss": run.loss,
         "held_out_loss": run.held_out_loss if run.evaluated_step == run.step else None,
     }
     run.watchdog.at(SAVE, run.step)
@@ -373,8 +373,8 @@ def _finish(run: Run) -> None:
         "step": run.step,
         "steps": run.recipe.training.steps,
         "samples_seen": run.samples_seen,
-        "loss": run.loss if math.isfinite(run.loss) else None,
-        "held_out_loss": run.held_out_loss if math.isfinite(run.held_out_loss) else None,
+        "loss": run.loss,
+        "held_out_loss": run.held_out_loss,
     }
 
     def write() -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from trainer import strict_json
 from trainer.data.inputs import Piece
 from trainer.data.storage import explained, open_filesystem
 from trainer.errors import DataError
@@ -91,9 +92,9 @@ def _parse(line: bytes, offset: int) -> dict[str, Any] | Wrong:
     except UnicodeDecodeError as error:
         return _not_utf8(line, error, before=offset)
     try:
-        value = json.loads(text, object_pairs_hook=_unrepeated)
-    except _Repeated as error:
-        return Wrong(f"key {error.args[0]!r} is given twice in one object")
+        value = json.loads(text, object_pairs_hook=strict_json.unrepeated)
+    except strict_json.RepeatedKey as error:
+        return Wrong(f"{error} in one object")
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             return Wrong("there is more than one JSON value on the line")
@@ -109,19 +110,6 @@ def _parse(line: bytes, offset: int) -> dict[str, Any] | Wrong:
     if isinstance(value, list):
         return Wrong("one line must hold one object; this is a JSON array")
     return value if isinstance(value, dict) else Wrong(f"one line must hold one object; this is {_kind(value)}")
-
-
-class _Repeated(Exception):
-    """A key stands twice in one object."""
-
-
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object; json alone would keep the last of two values and lose the other text unsaid."""
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _Repeated(next(key for key in keys if keys.count(key) > 1))
-    return value
 
 
 def text_of(value: dict[str, Any], key: str) -> str | Wrong:

@@ -214,7 +214,7 @@ def _read(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        values = strict_json.decode(Path(path).read_bytes().decode("utf-8-sig"), pairs=_unique)
+        values = strict_json.decode(Path(path).read_bytes().decode("utf-8-sig"), repeated=False)
     except OSError as error:
         raise ConfigError(f"strategy.deepspeed_config: cannot read {path}: {error.strerror}.") from None
     except ValueError as error:  # also what JSON and UTF-8 decoding raise
@@ -228,15 +228,6 @@ def _section(values: dict[str, Any], key: str) -> dict[str, Any]:
     """Empty for what is no section: build() refuses that."""
     found = values.get(key)
     return found if isinstance(found, dict) else {}
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in seen:
-            raise ValueError(f"key {key!r} is given twice")
-        seen[key] = value
-    return seen
 
 
 def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
