@@ -6,19 +6,19 @@ RANK=… python -m bench.gpu_memory trainer/recipes/llama-1b.yaml strategy=fsdp 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
 from trainer import optim
-from trainer.config import accumulation_steps
+from trainer.config import Recipe, accumulation_steps
 from trainer.distributed import processes
 from trainer.models.build import build
 from trainer.recipe_file import load
@@ -30,17 +30,16 @@ def local_bytes(tensors: Iterable[Any]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in local)
 
 
-def main(recipe_path: str, overrides: list[str]) -> None:
-    recipe = load(Path(recipe_path), overrides)
+def measured(recipe: Recipe) -> dict[str, int]:
+    """By kind, the bytes of the rank that has most: trained parameters, gradients, optimizer state; on a GPU the peak.
+
+    Called by all ranks; makes and ends their process group.
+    """
     training = recipe.training
-
-    def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
-        return optim.make_optimizer(recipe.optimizer, parameters)
-
     with processes() as here:
         strategy = make_strategy(here, recipe)
         built = build(recipe, here.device, code=None, deferred=strategy.shards_parameters)
-        strategy.prepare(built.model, make_optimizer)
+        strategy.prepare(built.model, partial(optim.make_optimizer, recipe.optimizer))
         tokens = np.zeros((training.micro_batch_size, recipe.data.sequence_length), dtype=np.int64)
 
         def forward() -> torch.Tensor:
@@ -55,7 +54,7 @@ def main(recipe_path: str, overrides: list[str]) -> None:
             for index in range(micro_batches):
                 strategy.backward(forward, last=index == micro_batches - 1)
             if number == 1:
-                weights = list(strategy.module.parameters())
+                weights = [weight for weight in strategy.module.parameters() if weight.requires_grad]
                 sizes = {"parameters": local_bytes(weights), "gradients": local_bytes(one.grad for one in weights)}
             strategy.clip_and_step(training.clip_norm)
         states = [value for state in strategy.optimizer.state.values() for value in state.values()]
@@ -63,8 +62,13 @@ def main(recipe_path: str, overrides: list[str]) -> None:
         if here.device.type == "cuda":
             sizes["peak"] = torch.cuda.max_memory_allocated(here.device)
         most = here.maximum(*map(float, sizes.values()))
-        if here.rank == 0:
-            print(json.dumps(dict(zip(sizes, map(int, most), strict=True))), flush=True)
+        return dict(zip(sizes, map(int, most), strict=True))
+
+
+def main(recipe_path: str, overrides: list[str]) -> None:
+    sizes = measured(load(Path(recipe_path), overrides))
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps(sizes), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.trainer import ranks
 from tests.trainer.ranks import end_with_parent
+
+if TYPE_CHECKING:
+    from trainer.distributed import Processes
+    from trainer.strategies import Strategy
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "trainer" / "recipes" / "smoke.yaml"
@@ -28,6 +32,25 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         for mark in item.iter_markers("ranks_import"):
             ranks.preload(*mark.args)
+
+
+@pytest.fixture(scope="module")
+def here() -> "Iterator[Processes]":
+    """A world of this process alone."""
+    from trainer.distributed import processes  # torch takes seconds, and not every test needs it
+
+    with processes() as joined:
+        yield joined
+
+
+@pytest.fixture
+def strategy(here: "Processes") -> "Strategy":
+    """After one step of `single`."""
+    from tests.trainer import checkpoint_jobs as jobs
+
+    made = jobs.prepared(here, jobs.recipe_for(1, "single"))
+    jobs.step(made, 1)
+    return made
 
 
 def command(world: int, *overrides: str, launcher: Sequence[str] = (), recipe: Path = RECIPE) -> list[str]:

@@ -20,23 +20,10 @@ from trainer.checkpoint import Checkpoints, compatibility, retention
 from trainer.checkpoint.claim import NOTE
 from trainer.checkpoint.folder import Folder
 from trainer.checkpoint.manifest import VERSION
-from trainer.distributed import Processes, processes
+from trainer.distributed import Processes
 from trainer.errors import CheckpointError, ConfigError
 from trainer.recipe_file import load
 from trainer.strategies import Strategy
-
-
-@pytest.fixture(scope="module")
-def here() -> Iterator[Processes]:
-    with processes() as joined:
-        yield joined
-
-
-@pytest.fixture
-def strategy(here: Processes) -> Strategy:
-    made = jobs.prepared(here, load(RECIPE, ["strategy=single"]))
-    jobs.step(made, 1)
-    return made
 
 
 def saved(

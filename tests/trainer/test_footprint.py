@@ -1,61 +1,35 @@
 """The prediction of memory: against what really lies on each rank, and what it says of models of any size."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
+from bench import gpu_memory
 from tests.trainer.conftest import RECIPE, ROOT
 from tests.trainer.ranks import call
-from trainer import footprint, optim
+from trainer import footprint
 from trainer.__main__ import main
 from trainer.config import Recipe
-from trainer.distributed import processes
 from trainer.errors import ConfigError
 from trainer.footprint import Footprint, recommend, weights_of
-from trainer.models.build import build, build_shapes
+from trainer.models.build import build_shapes
 from trainer.recipe_file import load
-from trainer.strategies import make_strategy
 from trainer.strategies.layouts import layouts
 
 LARGE = ROOT / "trainer" / "recipes" / "llama-1b.yaml"
 SHAPE = "model={layers: 3, width: 96, heads: 4, kv_heads: 2, hidden: 200, vocabulary: 257}"
 
 
-def local_bytes(tensors: Iterable[Any]) -> int:
-    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
-    return sum(tensor.numel() * tensor.element_size() for tensor in local)
-
-
 def measured(overrides: list[str]) -> dict[str, int]:
-    """Bytes of this rank after a first backward pass and optimizer step."""
-    recipe = load(RECIPE, overrides)
-
-    def make_optimizer(parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
-        return optim.make_optimizer(recipe.optimizer, parameters)
-
-    with processes() as here:
-        strategy = make_strategy(here, recipe)
-        built = build(recipe, here.device, code=None, deferred=strategy.shards_parameters)
-        strategy.prepare(built.model, make_optimizer)
-        tokens = torch.zeros(2, 16, dtype=torch.int64).numpy()
-        strategy.backward(lambda: built.loss_sum(strategy.module, (tokens, tokens), here.device)[0], last=True)
-        weights = [weight for weight in strategy.module.parameters() if weight.requires_grad]
-        sizes = {"parameters": local_bytes(weights), "gradients": local_bytes(weight.grad for weight in weights)}
-        strategy.clip_and_step(1.0)
-        states = [value for state in strategy.optimizer.state.values() for value in state.values()]
-        return {**sizes, "optimizer": local_bytes(states)}
+    return gpu_memory.measured(load(RECIPE, overrides))
 
 
 @pytest.mark.parametrize(("strategy", "world"), [("single", 1), ("ddp", 2), ("fsdp", 2), ("fsdp", 3), ("hsdp", 4)])
 def test_the_predicted_bytes_lie_on_the_rank_that_holds_most(strategy: str, world: int) -> None:
-    overrides = [SHAPE, f"strategy={strategy}"] + (["strategy.replicate=2"] if strategy == "hsdp" else [])
+    overrides = [SHAPE, f"strategy={strategy}", f"training.global_batch_size={world}"]
+    overrides += ["strategy.replicate=2"] if strategy == "hsdp" else []
     recipe = load(RECIPE, overrides)
     weights = weights_of(build_shapes(recipe).model)
     per_node = 2 if strategy == "hsdp" else world

@@ -19,24 +19,11 @@ from trainer import optim
 from trainer.checkpoint.claim import NOTE
 from trainer.checkpoint.folder import Folder
 from trainer.config import WatchSection
-from trainer.distributed import Processes, processes
+from trainer.distributed import Processes
 from trainer.errors import CheckpointError
 from trainer.recipe_file import load
 from trainer.strategies import Strategy, make_strategy
 from trainer.watch.bad_steps import BadSteps
-
-
-@pytest.fixture(scope="module")
-def here() -> Iterator[Processes]:
-    with processes() as joined:
-        yield joined
-
-
-@pytest.fixture
-def strategy(here: Processes) -> Strategy:
-    made = jobs.prepared(here, load(RECIPE, ["strategy=single"]))
-    jobs.step(made, 1)
-    return made
 
 
 def save(here: Processes, strategy: Strategy, output: Path, *steps: int) -> None:
