@@ -130,6 +130,9 @@ whole = json.loads((root / "whole" / "finished.json").read_text())
 (root / "whole" / "finished.json").unlink()  # killed between the last checkpoint and the result
 run(root / "whole")
 assert json.loads((root / "whole" / "finished.json").read_text()) == whole, "the result"
+(root / "whole" / "finished.json").write_bytes(b"\\xff")  # damaged
+run(root / "whole")
+assert json.loads((root / "whole" / "finished.json").read_text()) == whole, "the result once more"
 """
 
 
