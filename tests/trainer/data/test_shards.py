@@ -135,7 +135,7 @@ def test_resuming_several_times_in_an_epoch_at_other_world_sizes_reads_the_same_
     total = count // size + 6  # over the end of the epoch
     whole = steps(many, world=1, start=0, count=total)
     pieces: list[tuple[int, Any]] = []
-    for world, length in ((2, 3), (4, 1), (1, 5), (3, 4), (6, 2), (2, total)):
+    for world, length in ((2, 3), (4, 1), (1, 5), (3, 4), (6, 2), (2, total - 17), (4, total)):  # the last in epoch two
         pieces += steps(many, world=world, start=len(pieces) * size, count=min(length, total - len(pieces)))
     assert pieces == whole
 
