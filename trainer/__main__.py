@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainer import config, recipe_file, strategies
 from trainer.errors import Stopped, TrainerError
+from trainer.launched import world_size
 
 # verb → (help, module with main(arguments) → exit code). A recipe of such a name is reached as ./prepare.
 VERBS = {
@@ -39,10 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _train(words: Sequence[str]) -> int:
     options = _parser().parse_args(words)
     recipe = recipe_file.load(options.recipe, options.set)
+    world = world_size()
+    config.accumulation_steps(recipe, world)
+    strategies.check(recipe, world)
     if options.check:
-        world = int(os.environ.get("WORLD_SIZE", "1"))
-        config.accumulation_steps(recipe, world)
-        strategies.check(recipe, world)
+        from trainer.data.opening import check_here  # numpy and fsspec too
+
+        for note in check_here(recipe):
+            print(note)
         print(f"{options.recipe}: the recipe is valid")
     else:
         from trainer.train import train  # torch takes seconds to import: only when it is needed
@@ -63,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe file (YAML)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one recipe key")
-    parser.add_argument("--check", action="store_true", help="check the recipe and exit")
+    parser.add_argument("--check", action="store_true", help="check the recipe, and shards on this machine, and exit")
     return parser
 
 

@@ -269,6 +269,9 @@ def accumulation_steps(recipe: Recipe, world: int) -> int:
     batch, micro = recipe.training.global_batch_size, recipe.training.micro_batch_size
     if batch % (micro * world) == 0:
         return batch // (micro * world)
+    worlds = [n for n in range(1, batch // micro + 1) if batch % (micro * n) == 0]
+    near = [*[n for n in worlds if n < world][-1:], *[n for n in worlds if n > world][:1]]
+    ranks = f", or start {' or '.join(map(str, near))} ranks" if near else ""
     if batch % world:
         nearest = -(-batch // world) * world
         advice = f"set training.global_batch_size to a multiple of {world}, for example {nearest}"
@@ -278,5 +281,5 @@ def accumulation_steps(recipe: Recipe, world: int) -> int:
         advice = f"set training.micro_batch_size to one of {choices}"
     raise ConfigError(
         f"training.global_batch_size {batch} is not training.micro_batch_size {micro} × accumulation × "
-        f"world size {world} for any whole accumulation; {advice}."
+        f"world size {world} for any whole accumulation; {advice}{ranks}."
     )

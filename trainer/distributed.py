@@ -1,6 +1,6 @@
 """The ranks of a run: what torchrun tells each process, and the few ways in which they talk outside the model."""
 
-import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.errors import ConfigError, TrainerError
+from trainer.launched import launched
 from trainer.watch import flight_recorder
 
 T = TypeVar("T")
@@ -76,28 +77,25 @@ def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
 
     timeout_s: of a collective.
     """
-    rank, world = _environment("RANK", 0), _environment("WORLD_SIZE", 1)
-    local_rank, local_world = _environment("LOCAL_RANK", 0), _environment("LOCAL_WORLD_SIZE", 1)
-    device = _device(local_rank, local_world)
+    told = launched()
+    rank, world = told.rank, told.world
+    device = _device(told.local_rank, told.local_world)
     backend = "nccl" if device.type == "cuda" else "gloo"
     flight_recorder.enable()
     timeout = timedelta(seconds=timeout_s)
     store: dist.Store = dist.HashStore()  # started alone: the same code path, with a store in memory
-    if "RANK" in os.environ:
+    if told.joins:
         store, rank, world = next(dist.rendezvous("env://", timeout=timeout))
+        _check_devices(store, device, rank=rank, world=world)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     try:
         control = dist.new_group(backend="gloo", timeout=timeout)
         assert isinstance(control, dist.ProcessGroup)
-        here = Processes(rank, world, local_rank, local_world, device, control, store)
+        here = Processes(rank, world, told.local_rank, told.local_world, device, control, store)
         yield here
         here.barrier()  # a rank that leaves early would abort the others' connections
     finally:
         dist.destroy_process_group()
-
-
-def _environment(name: str, default: int) -> int:
-    return int(os.environ.get(name, default))
 
 
 def _device(local_rank: int, local_world: int) -> torch.device:
@@ -110,3 +108,19 @@ def _device(local_rank: int, local_world: int) -> torch.device:
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
+
+
+def _check_devices(store: dist.Store, device: torch.device, *, rank: int, world: int) -> None:
+    """Refuses ranks of which some see a GPU and some don't: each kind would wait for the other in its own backend."""
+    store.set(f"device/{rank}", f"{device.type} on {socket.gethostname()}")
+    found = [value.decode() for value in store.multi_get([f"device/{number}" for number in range(world)])]
+    kinds = {text.partition(" ")[0]: (number, text) for number, text in reversed(list(enumerate(found)))}
+    if len(kinds) > 1:
+        store.set(f"told/{rank}", "")
+        if rank == 0:  # without torchrun the store ends with this process
+            store.multi_get([f"told/{number}" for number in range(world)])
+        (one, first), (other, second) = sorted(kinds.values())
+        raise ConfigError(
+            f"rank {one} runs on {first} and rank {other} on {second}; mend the driver of the node without GPUs, or "
+            "hide those of all nodes with CUDA_VISIBLE_DEVICES=''."
+        )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer import optim, schedule, strict_json
+from trainer.agreement import check_alike
 from trainer.checkpoint import Checkpoints, compatibility, held_parameters
 from trainer.checkpoint_files import write_atomically
 from trainer.config import Recipe, accumulation_steps
@@ -70,7 +71,9 @@ def train(recipe: Recipe) -> None:
     """Trains to the recipe's last step. Raises TrainerError kinds, the same one on every rank."""
     patience = 4 * recipe.watch.stall_s  # the watchdog, which names the rank at fault, comes before a time-out
     with StopFlag() as stop, processes(timeout_s=max(600.0, patience)) as here:
-        accumulation_steps(recipe, here.world)  # refused before anything expensive starts
+        # refused before anything expensive starts
+        check_alike(recipe, here)
+        accumulation_steps(recipe, here.world)
         with Watchdog(here, recipe.watch, stop, output=recipe.output) as watchdog:
             run = _set_up(recipe, here, stop, watchdog)
             try:
@@ -90,9 +93,10 @@ def train(recipe: Recipe) -> None:
 
 def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog) -> Run:
     watchdog.at(START, 0)
+    progress = Progress(active=here.rank == 0)
     code = load_code(recipe)
     if code is not None and recipe.data.source == "module":
-        data: Data | UserData = UserData(recipe, code, here)
+        data: Data | UserData = UserData(recipe, code, here, say=progress.say)
     else:
         data = open_together(recipe, here, vocabulary=vocabulary(recipe.model))
     strategy = make_strategy(here, recipe)
@@ -119,7 +123,6 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
     strategy.prepare(built.model, make_optimizer)
     if start_from and strategy.shards_parameters:  # had no memory before; each rank takes its own part
         initialise(strategy.module, recipe.model, Path(start_from))
-    progress = Progress(active=here.rank == 0)
     checkpoints = Checkpoints(recipe.output, here, recipe.checkpoint, say=progress.say)
     checkpoints.require_room(held=held_parameters(strategy.module), model=size)
     metrics = Metrics(recipe, active=here.rank == 0)
@@ -129,6 +132,9 @@ def _set_up(recipe: Recipe, here: Processes, stop: StopFlag, watchdog: Watchdog)
     )
     name = recipe.strategy.name
     run.say(f"{recipe.experiment}: {size:,} parameters, {here.world} ranks on {here.device.type}, {name}")
+    batch, micro = recipe.training.global_batch_size, recipe.training.micro_batch_size
+    micro_batches = accumulation_steps(recipe, here.world)
+    run.say(f"a step is {batch} samples = {micro} in a micro-batch × {micro_batches} in a row × {here.world} ranks")
     metrics.event(
         "start",
         0,
@@ -349,7 +355,7 @@ def _is_finished(run: Run) -> bool:
 
     def written() -> bool:
         path = run.recipe.output / "finished.json"
-        return path.exists() and f'"step": {run.step},' in path.read_text()
+        return path.exists() and f'"step": {run.step},'.encode() in path.read_bytes()
 
     finished = run.here.together(written, error=CheckpointError, what="read finished.json")
     return run.here.from_rank(finished if run.here.rank == 0 else None, source=0)

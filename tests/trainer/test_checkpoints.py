@@ -253,10 +253,21 @@ def test_a_pickle_that_asks_for_code_is_refused_unread(
     assert "ran code" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80", pickle.dumps({"a": 1}), pickle.dumps([1])])
-def test_metadata_that_is_none_is_refused(here: Processes, strategy: Strategy, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (".metadata", b""),
+        (".metadata", b"\x80"),
+        (".metadata", pickle.dumps({"a": 1})),
+        (".metadata", pickle.dumps([1])),
+        ("random.safetensors", b""),
+    ],
+)
+def test_metadata_that_is_none_is_refused(
+    here: Processes, strategy: Strategy, tmp_path: Path, name: str, content: bytes
+) -> None:
     saved(here, strategy, tmp_path, [1]).close()
-    with_file(step_folder(tmp_path, 1), ".metadata", content)
+    with_file(step_folder(tmp_path, 1), name, content)
     with pytest.raises(CheckpointError, match="use another checkpoint"):
         resumed(here, strategy, tmp_path)
 

@@ -146,11 +146,13 @@ def test_checking_needs_no_torch_and_says_one_sentence() -> None:
     probe = (
         "import sys; sys.modules['torch'] = None\n"
         "from trainer.__main__ import main\n"
-        f"assert main([{str(RECIPE)!r}, '--check']) == 0\n"
+        "shards = ['--set', 'data.source=shards', '--set', 'data.path=/nowhere']\n"
+        f"assert main([{str(RECIPE)!r}, '--check', *shards]) == 0\n"
         f"sys.exit(main([{str(RECIPE)!r}, '--check', '--set', 'training.stepz=1']))"
     )
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
+    assert "there is no /nowhere on this machine, so the data is not checked" in done.stdout
     assert "stepz" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -162,7 +162,7 @@ def _has_libaio() -> bool:
     return bool(AsyncIOBuilder().is_compatible(verbose=False))
 
 
-OUR_LINES = ("smoke", "starts at", "step", "finished")
+OUR_LINES = ("smoke", "a step is", "starts at", "step", "finished")
 
 
 def test_deepspeed_starts_without_torchrun_builds_nothing_and_keeps_quiet(

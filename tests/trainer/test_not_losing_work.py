@@ -20,7 +20,7 @@ from trainer.checkpoint.claim import NOTE
 from trainer.checkpoint.folder import Folder
 from trainer.config import WatchSection
 from trainer.distributed import Processes
-from trainer.errors import CheckpointError
+from trainer.errors import CheckpointError, ConfigError
 from trainer.recipe_file import load
 from trainer.strategies import Strategy, make_strategy
 from trainer.watch.bad_steps import BadSteps
@@ -55,20 +55,27 @@ class WithUnused(nn.Module):
         super().__init__()
         self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
 
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.used(inputs)
+
 
 def test_a_parameter_without_gradient_does_not_keep_a_run_from_resuming(here: Processes, tmp_path: Path) -> None:
-    recipe = load(RECIPE, ["strategy=single"])
+    def prepared(name: str = "single") -> Strategy:
+        recipe = load(RECIPE, [f"strategy={name}"])
+        made = make_strategy(here, recipe)
+        made.prepare(WithUnused(), lambda weights: optim.make_optimizer(recipe.optimizer, weights))
+        return made
 
-    def prepared() -> tuple[Strategy, WithUnused]:
-        made, model = make_strategy(here, recipe), WithUnused()
-        made.prepare(model, lambda weights: optim.make_optimizer(recipe.optimizer, weights))
-        return made, model
+    def backward(strategy: Strategy) -> None:
+        strategy.backward(lambda: strategy.module(torch.ones(1, 2)).square().sum(), last=True)
 
-    first, model = prepared()
-    first.backward(lambda: model.used(torch.ones(1, 2)).square().sum(), last=True)
+    with pytest.raises(ConfigError, match=r"2 parameters got no gradient, unused\.weight first"):
+        backward(prepared("ddp"))  # its averages would be wrong
+    first = prepared()
+    backward(first)
     first.clip_and_step(1.0)
     save(here, first, tmp_path, 1)
-    second, _ = prepared()
+    second = prepared()
     assert resumed(here, second, tmp_path) == 1
     expected, found = jobs.full(first.state()), jobs.full(second.state())
     assert all(torch.equal(expected[name], found[name]) for name in expected)
@@ -130,6 +137,9 @@ whole = json.loads((root / "whole" / "finished.json").read_text())
 (root / "whole" / "finished.json").unlink()  # killed between the last checkpoint and the result
 run(root / "whole")
 assert json.loads((root / "whole" / "finished.json").read_text()) == whole, "the result"
+(root / "whole" / "finished.json").write_bytes(b"\\xff")  # damaged
+run(root / "whole")
+assert json.loads((root / "whole" / "finished.json").read_text()) == whole, "the result once more"
 """
 
 

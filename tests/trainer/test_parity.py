@@ -26,13 +26,14 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bf16": 1e-2}
 
 TORCH = ["ddp", "fsdp", "hsdp"]
 ZERO = ["deepspeed 1", "deepspeed 2", "deepspeed 3"]
+TIED = "model.tie_embeddings=true"  # one weight in two places
 OPTIONS = {
-    "ddp": ["", "training.activation_checkpointing=true"],
-    "fsdp": ["", "training.activation_checkpointing=true", "reshard_after_forward=false", "cpu_offload=true"],
+    "ddp": ["", TIED, "training.activation_checkpointing=true"],
+    "fsdp": ["", TIED, "training.activation_checkpointing=true", "reshard_after_forward=false", "cpu_offload=true"],
     "hsdp": ["", "replicate=2"],
     "deepspeed 1": ["", "offload_optimizer=cpu"],
     "deepspeed 2": ["", "offload_optimizer=cpu", "training.activation_checkpointing=true"],
-    "deepspeed 3": ["", "offload_optimizer=cpu", "offload_parameters=cpu"],
+    "deepspeed 3": ["", TIED, "offload_optimizer=cpu", "offload_parameters=cpu"],
 }
 
 
@@ -49,7 +50,10 @@ COMPILED_CASES = {  # the whole model, or each block where a strategy shards par
 
 @dataclass(frozen=True)
 class Case:
-    """strategy: a name, or a name and a ZeRO stage; option: more keys, of section `strategy` unless they name one."""
+    """strategy: a name, or a name and a ZeRO stage; option: more keys, of section `strategy` unless they name one.
+
+    An option of the section `model` makes other losses, in one process too.
+    """
 
     strategy: str = "single"
     option: str = ""
@@ -111,7 +115,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def assert_equal_maths(run: Run, case: Case) -> None:
-    reference = Case(precision=case.precision, seed=case.seed)
+    option = case.option if case.option.startswith("model.") else ""
+    reference = Case(option=option, precision=case.precision, seed=case.seed)
     assert run(case) == pytest.approx(run(reference), rel=TOLERANCE[case.precision])
 
 
@@ -152,13 +157,14 @@ def sample(count: int) -> settings:
 @example(case=Case(accumulation=5, precision="float64"))
 @example(case=Case("hsdp", "replicate=2", world=4, accumulation=2, precision="float64"))
 @example(case=Case("fsdp", "training.activation_checkpointing=true", world=2, accumulation=5, precision="float64"))
+@example(case=Case("fsdp", TIED, world=2, precision="float64"))
 @given(case=cases(TORCH, ["float64"]).filter(possible))
 def test_losses_do_not_depend_on_how_the_work_is_divided(run: Run, case: Case) -> None:
     assert_equal_maths(run, case)
 
 
 @sample(2)
-@example(case=Case("deepspeed 3", world=4))
+@example(case=Case("deepspeed 3", TIED, world=4))
 @example(case=Case("deepspeed 3", "offload_parameters=cpu", world=2, accumulation=2))
 @example(case=Case("deepspeed 2", "training.activation_checkpointing=true", world=2, accumulation=5))
 @given(case=cases(ZERO, ["float32"]).filter(possible))

@@ -11,6 +11,7 @@ from tests.trainer.conftest import RECIPE
 from trainer.errors import ConfigError
 from trainer.recipe_file import load
 from trainer.strategies import STRATEGIES
+from trainer.strategies.worlds import replicas_of_nodes
 
 pytestmark = pytest.mark.ranks_import(
     "deepspeed.runtime.zero.muon.muon_optimizer", "trainer.strategies.deepspeed"
@@ -98,26 +99,31 @@ def _flat(state: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=" ".join)
-def test_an_optimizer_that_holds_other_weights_is_refused(name: list[str]) -> None:
-    for message in ranks.call(1, _with_a_foreign_optimizer, overrides(*name)):
-        assert "leaves out" in message
-        assert "embedding.weight" in message
+def test_an_optimizer_that_holds_other_weights_and_weights_in_half_precision_are_refused(name: list[str]) -> None:
+    for foreign, half in ranks.call(1, _with_a_foreign_optimizer_and_half_precision, overrides(*name)):
+        assert "leaves out" in foreign
+        assert "embedding.weight" in foreign
+        assert "embedding.weight is trained in bfloat16, where small steps are lost" in half
 
 
-def _with_a_foreign_optimizer(settings: list[str]) -> str:
+def _with_a_foreign_optimizer_and_half_precision(settings: list[str]) -> tuple[str, str]:
     import torch
 
+    from trainer import optim
     from trainer.distributed import processes
     from trainer.models.llama import Llama
     from trainer.strategies import make_strategy
 
     recipe = load(RECIPE, settings)
     with processes() as here:
-        model = Llama(recipe.model)
         early = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2, 2))])
-        with pytest.raises(ConfigError) as caught:
-            make_strategy(here, recipe).prepare(model, lambda _: early)
-        return str(caught.value)
+        with pytest.raises(ConfigError) as foreign:
+            make_strategy(here, recipe).prepare(Llama(recipe.model), lambda _: early)
+        with pytest.raises(ConfigError) as half:
+            make_strategy(here, recipe).prepare(
+                Llama(recipe.model).bfloat16(), lambda weights: optim.make_optimizer(recipe.optimizer, weights)
+            )
+        return str(foreign.value), str(half.value)
 
 
 @pytest.mark.parametrize(
@@ -139,3 +145,9 @@ def test_an_option_that_means_nothing_is_refused_before_anything_starts(settings
 def test_a_mesh_that_does_not_cover_the_world_names_the_valid_choices() -> None:
     with pytest.raises(ranks.RankFailed, match="choose one of 1, 2"):
         ranks.train(2, RECIPE, overrides("hsdp", "replicate=3"))
+
+
+def test_nodes_with_unequal_numbers_of_ranks_make_no_replicas() -> None:
+    assert (replicas_of_nodes({2}, 4), replicas_of_nodes({8}, 1)) == (2, 1)
+    with pytest.raises(ConfigError, match=r"2 to 4 ranks; set strategy\.replicate to one of 1, 2, 3, 6"):
+        replicas_of_nodes({2, 4}, 6)

@@ -55,6 +55,8 @@ def test_a_strategy_under_torchrun_trains_like_one_process(
     finish(start(command(2, f"output_dir={tmp_path}", *overrides)))
     for key in ("loss", "gradient_norm"):
         assert numbers(tmp_path, key) == pytest.approx(numbers(reference, key), rel=1e-4)
+    scored, expected = (events(output, "eval")[-1]["loss"] for output in (tmp_path, reference))
+    assert scored == pytest.approx(expected, rel=1e-4)  # over tokens, not over the ranks' means
     assert len(set(numbers(tmp_path, "tokens"))) > 1  # unequal numbers of valid tokens
     assert min(numbers(tmp_path, "gradient_norm")) > 0.05
 
@@ -69,14 +71,20 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_exactly(tmp_path: Path) -> 
     assert numbers(tmp_path / "half", "loss")[6:] == numbers(tmp_path / "whole", "loss")[3:]
     again = train(tmp_path / "half", STEPS, world=2)
     assert "already finished" in again
+    assert "a step is 16 samples = 1 in a micro-batch × 8 in a row × 2 ranks" in again
 
 
 def test_a_checkpoint_loads_into_any_other_strategy_and_world_size(tmp_path: Path) -> None:
-    train(tmp_path, "training.steps=3", "strategy=ddp", world=2)
-    train(tmp_path, "training.steps=6", "strategy=fsdp", world=4)
-    train(tmp_path, "training.steps=8", "strategy=single", world=0)
-    assert [line["step"] for line in events(tmp_path, "resume")] == [3, 6]
-    assert [line["step"] for line in events(tmp_path, "step")] == list(range(1, 9))
+    """With tied embeddings, whose one weight has two names, and each step's loss as if nothing had happened."""
+    same = ["model.tie_embeddings=true", "schedule.kind=constant"]
+    train(tmp_path / "one", "training.steps=8", "strategy=single", *same, world=0)
+    output = tmp_path / "three"
+    train(output, "training.steps=3", "strategy=ddp", *same, world=2)
+    train(output, "training.steps=6", "strategy=fsdp", *same, world=4)
+    train(output, "training.steps=8", "strategy=single", *same, world=0)
+    assert [line["step"] for line in events(output, "resume")] == [3, 6]
+    assert [line["step"] for line in events(output, "step")] == list(range(1, 9))
+    assert numbers(output, "loss") == pytest.approx(numbers(tmp_path / "one", "loss"), rel=1e-4)
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_older_one(tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def _load(
         # All that could be read wrongly is checked here, so that no rank has loaded anything yet when one refuses.
         needed = here.together(lambda: _needed(found, wanted, manifest), error=CheckpointError, what=f"load {where}")
         folder = store.bring(step, manifest, needed | ({RANDOM} & manifest["files"].keys()))
+        random = _read_random(folder / RANDOM, here.rank)
     except CheckpointError as error:
         raise _Damaged(str(error)) from error
     try:
@@ -130,7 +131,8 @@ def _load(
         reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
         raise CheckpointError(f"cannot load {where}: {reasons}.") from error
     strategy.load_state({**state, "model": wanted["model"], "optimizer": {**state["optimizer"], **wanted["optimizer"]}})
-    _restore_random(folder / RANDOM, here.rank)
+    if random:
+        random_state.restore(random)
     store.forget(step)
 
 
@@ -145,15 +147,16 @@ def _needed(found: Any, wanted: dict[str, Any], manifest: Manifest) -> set[str]:
     return names
 
 
-def _restore_random(path: Path, rank: int) -> None:
-    """Only when this rank saved one: a rank that is new in a larger world keeps its own."""
+def _read_random(path: Path, rank: int) -> dict[str, Tensor]:
+    """Empty when this rank saved none: a rank that is new in a larger world keeps its own. Raises CheckpointError."""
     if not path.exists():
-        return
-    with safetensors.safe_open(path, framework="pt") as file:
-        prefix = f"{rank}/"
-        states = {name.removeprefix(prefix): file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
-    if states:
-        random_state.restore(states)
+        return {}
+    prefix = f"{rank}/"
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return {name.removeprefix(prefix): file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{path} holds no states of random numbers ({error}); use another checkpoint.") from None
 
 
 def _is_tensor(value: Any) -> bool:

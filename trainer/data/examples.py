@@ -77,7 +77,7 @@ def load(config: DataSection) -> tuple[Examples, Examples, list[str], int]:
         more = f"\n… and {bad - len(problems)} more" if bad > len(problems) else ""
         raise DataError(f"data.path: {bad} lines are no examples; correct them:\n" + "\n".join(problems) + more)
     parts: dict[bool, list[tuple[NDArray[Any], int]]] = {False: [], True: []}
-    cut = dropped = 0
+    cut = dropped = empty = 0
     limit = config.sequence_length + 1
     prompts = chosen.encode([prompt for prompt, _ in pairs])
     responses = chosen.encode([response for _, response in pairs])
@@ -85,7 +85,10 @@ def load(config: DataSection) -> tuple[Examples, Examples, list[str], int]:
         ids = np.concatenate([prompt, response, [chosen.separator]]).astype(np.uint32)
         if len(ids) > limit:
             cut, ids = cut + 1, ids[:limit]
-        if len(ids) <= max(len(prompt), 1):
+        if len(ids) == 1:
+            empty += 1  # the end follows nothing
+            continue
+        if len(ids) <= len(prompt):
             dropped += 1  # nothing of the response is left to train on
             continue
         number = int.from_bytes(hashlib.sha256("\0".join(pair).encode()).digest()[:8], "big")
@@ -97,6 +100,8 @@ def load(config: DataSection) -> tuple[Examples, Examples, list[str], int]:
     if cut:
         left_out = f", {dropped} of them left out because nothing of the response was left" if dropped else ""
         notes.append(f"note: {cut} of {len(pairs)} examples are cut to data.sequence_length{left_out}")
+    if empty:
+        notes.append(f"note: {empty} of {len(pairs)} examples are left out because they have no text")
     return _examples(parts[False]), _examples(parts[True]), notes, chosen.vocabulary
 
 

@@ -14,8 +14,10 @@ from trainer.config import DataSection, Recipe
 from trainer.data import cache, examples, manifest, shards, sources
 from trainer.data.batches import Batch, Samples, Windows
 from trainer.data.prefetch import Feed
-from trainer.data.storage import Folder
+from trainer.data.storage import Folder, is_remote, local_path
 from trainer.errors import ConfigError, DataError, TrainerError
+from trainer.models import limits
+from trainer.models.sections import LlamaSection
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,26 @@ def open_data(recipe: Recipe, *, vocabulary: int | None) -> Data:
     if vocabulary is not None and data.vocabulary > vocabulary:
         raise ConfigError(_too_small(data.vocabulary, vocabulary))
     return data
+
+
+def check_here(recipe: Recipe) -> list[str]:
+    """Notes on what can't be seen from here. Raises what training would raise for shards that are on this machine.
+
+    Nothing is downloaded, no document is read, and torch isn't imported.
+    """
+    config = recipe.data
+    if config.source in ("stdlib", "module") or config.path is None:
+        return []
+    if is_remote(config.path):
+        return [f"note: data.path {config.path} is not on this machine, so the data is not checked"]
+    if not local_path(config.path).exists():
+        return [f"note: there is no {config.path} on this machine, so the data is not checked"]
+    if config.source == "shards":
+        vocabulary, positions = limits.told(recipe.model)
+        named = recipe.model.vocabulary if isinstance(recipe.model, LlamaSection) else None
+        ids = _open_shards(recipe, vocabulary=named).vocabulary
+        limits.check(vocabulary, positions, ids=ids, length=config.sequence_length)
+    return []
 
 
 def open_together(recipe: Recipe, here: _Ranks, *, vocabulary: int | None) -> Data:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.data.prefetch import StepData
 from trainer.errors import ConfigError, TrainerError
-from trainer.loss import user_count
+from trainer.loss import digest, user_count
 from trainer.models.user_code import UserCode
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ class UserData:
     vocabulary = 0  # unknown: there are no ids to compare with the model's
     notes = ()
 
-    def __init__(self, recipe: Recipe, code: UserCode, here: Processes) -> None:
+    def __init__(self, recipe: Recipe, code: UserCode, here: Processes, *, say: Callable[[str], None]) -> None:
         if not code.has("build_data"):
             raise ConfigError(f"data.source module: {code.path} has no function build_data; write one.")
-        self._recipe, self._code, self._here = recipe, code, here
+        self._recipe, self._code, self._here, self._say = recipe, code, here, say
         self._evaluation: list[Any] | None = None
 
     def feed(self, recipe: Recipe, *, rank: int, world: int) -> UserFeed:
         del recipe, rank, world  # known since the start
-        return UserFeed(self._recipe, self._code, self._here)
+        return UserFeed(self._recipe, self._code, self._here, say=self._say)
 
     def held_out_batches(self, recipe: Recipe, *, rank: int, world: int) -> Iterator[tuple[Any, bool]] | None:
         """As Data's; None without build_evaluation_data. Called by all ranks together."""
@@ -75,8 +75,8 @@ class UserFeed:
     """Takes the place of trainer.data.prefetch.Feed. A step's micro-batches are read before its first forward pass,
     because the number of its targets, over all ranks, has to be known by then."""
 
-    def __init__(self, recipe: Recipe, code: UserCode, here: Processes) -> None:
-        self._recipe, self._code, self._here = recipe, code, here
+    def __init__(self, recipe: Recipe, code: UserCode, here: Processes, *, say: Callable[[str], None]) -> None:
+        self._recipe, self._code, self._here, self._say = recipe, code, here, say
         self._count = user_count(code)
         self._micro_batches = _micro_batches(recipe, here.world)
         self._next: int | None = None  # the sample at which the iterator stands
@@ -102,9 +102,23 @@ class UserFeed:
         batches = tuple(self._batch() for _ in range(self._micro_batches))
         waited_s = time.perf_counter() - began
         after_reading()
+        if self._next is None:
+            self._compare(batches[0])
         (targets,) = self._here.sum(float(sum(self._count(batch) for batch in batches)))
         self._next = start + self._recipe.training.global_batch_size
         return StepData(start, int(targets), batches, waited_s)
+
+    def _compare(self, batch: Any) -> None:
+        """Says when ranks begin with the same samples, which takes as long as reading others and teaches less."""
+        found = self._here.gather(digest(batch))
+        for rank, value in enumerate(found):
+            first = found.index(value)
+            if value is not None and first != rank:
+                self._say(
+                    f"note: {self._code.path}: build_data gave ranks {first} and {rank} the same first micro-batch; "
+                    "unless that is meant, let it choose by its arguments rank and world"
+                )
+                return
 
     def _open(self, start: int) -> None:
         here = self._here

@@ -12,7 +12,7 @@ from torch import nn
 
 from trainer import loss
 from trainer.errors import ConfigError
-from trainer.models import huggingface
+from trainer.models import huggingface, limits
 from trainer.models.blocks import block_names, checkpoint_activations
 from trainer.models.compiling import compile_forward
 from trainer.models.llama import Llama
@@ -91,16 +91,7 @@ def vocabulary(section: LlamaSection | HuggingFaceSection | ModuleSection) -> in
 
 def check_fits(model: nn.Module, *, ids: int, length: int) -> None:
     """Refuses data with ids from 0 to `ids` - 1 in sequences of `length` that the model has no place for."""
-    known, positions = limits(model)
-    if known is not None and ids > known:
-        raise ConfigError(
-            f"model: its vocabulary of {known} is smaller than the {ids} ids of the data's tokenizer; "
-            "give the model a larger vocabulary, or prepare the data with its own tokenizer."
-        )
-    if positions is not None and length > positions:
-        raise ConfigError(
-            f"data.sequence_length {length} is longer than the {positions} positions of the model; shorten it."
-        )
+    limits.check(*limits_of(model), ids=ids, length=length)
 
 
 def check_same(model: nn.Module, here: Processes) -> None:
@@ -115,11 +106,11 @@ def check_same(model: nn.Module, here: Processes) -> None:
         )
 
 
-def limits(model: nn.Module) -> tuple[int | None, int | None]:
+def limits_of(model: nn.Module) -> tuple[int | None, int | None]:
     """(vocabulary, longest sequence), each None where the model doesn't say."""
     config: Any = getattr(model, "config", None)
     if isinstance(config, LlamaSection):
-        return config.vocabulary, None  # rotary positions have no end
+        return limits.told(config)
     if hasattr(config, "get_text_config"):
         text = config.get_text_config()
         return getattr(text, "vocab_size", None), getattr(text, "max_position_embeddings", None)

@@ -32,10 +32,14 @@ class _Entry:
 
 _FSDP_OPTIONS = frozenset({"reshard_after_forward", "cpu_offload"})
 _REGISTRY = {
-    "single": _Entry("trainer.strategies.single:Single"),
+    "single": _Entry("trainer.strategies.single:Single", check="trainer.strategies.worlds:check_single"),
     "ddp": _Entry("trainer.strategies.ddp:DDP"),
     "fsdp": _Entry("trainer.strategies.fsdp:FSDP", _FSDP_OPTIONS),
-    "hsdp": _Entry("trainer.strategies.fsdp:HSDP", _FSDP_OPTIONS | {"replicate"}),
+    "hsdp": _Entry(
+        "trainer.strategies.fsdp:HSDP",
+        _FSDP_OPTIONS | {"replicate"},
+        check="trainer.strategies.worlds:check_replicas",
+    ),
     "deepspeed": _Entry(
         "trainer.strategies.deepspeed:DeepSpeed",
         frozenset({"stage", "offload_optimizer", "offload_parameters", "nvme_path", "deepspeed_config"}),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.distributed import Processes
+from trainer.errors import ConfigError
 from trainer.strategies.torch_strategy import TorchStrategy
 
 if TYPE_CHECKING:
@@ -33,4 +34,19 @@ class DDP(TorchStrategy):
         with nullcontext() if last else self.module.no_sync():
             loss = forward()
             loss.backward()
+        if last:
+            self._check_gradients()
         return loss.detach()
+
+    def _check_gradients(self) -> None:
+        """Buckets are averaged when all of their gradients are there: with one missing, others stay this rank's own.
+
+        Raises ConfigError, where torch would at the next step, after an update that differs between ranks.
+        """
+        weights = self.module.module.named_parameters()
+        unused = [name for name, weight in weights if weight.requires_grad and weight.grad is None]
+        if unused:
+            raise ConfigError(
+                f"strategy.name ddp: {len(unused)} parameters got no gradient, {unused[0]} first; use them in every "
+                "step, freeze them, or choose another strategy."
+            )

@@ -1,6 +1,7 @@
-"""Two mistakes that raise nothing by themselves, caught at the start: a run that trains other weights than the model's.
+"""Mistakes that raise nothing by themselves, caught at the start: a run whose steps don't reach the model's weights.
 
-An optimizer made before the model was sharded holds the old parameters: it steps, and nothing moves.
+An optimizer made before the model was sharded holds the old parameters: it steps, and nothing moves. Weights in half
+precision round small steps away: some never move.
 """
 
 from __future__ import annotations
@@ -15,10 +16,17 @@ from torch.optim import Optimizer
 from trainer.errors import ConfigError
 
 _PROBED = 64  # elements at the start of each weight
+_WIDE = (torch.float32, torch.float64)
 
 
 def check_parameters(module: nn.Module, optimizer: Optimizer) -> None:
-    """Raises ConfigError unless the optimizer holds exactly the module's trainable parameters."""
+    """Raises ConfigError unless the optimizer holds exactly the module's trainable parameters, of at least float32."""
+    for name, weight in module.named_parameters():
+        if weight.requires_grad and weight.dtype not in _WIDE:
+            raise ConfigError(
+                f"model: {name} is trained in {str(weight.dtype).removeprefix('torch.')}, where small steps are lost; "
+                "make it float32: training.precision bf16 computes in bfloat16 by itself."
+            )
     names = {id(weight): name for name, weight in module.named_parameters() if weight.requires_grad}
     held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
     forgotten = [name for key, name in names.items() if key not in held]

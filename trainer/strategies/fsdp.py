@@ -12,8 +12,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainer.distributed import Processes
-from trainer.errors import ConfigError
 from trainer.models.blocks import block_names
+from trainer.strategies import worlds
 from trainer.strategies.torch_strategy import TorchStrategy
 
 if TYPE_CHECKING:
@@ -65,12 +65,8 @@ class HSDP(FSDP):
 
     def _make_mesh(self, processes: Processes, config: StrategySection) -> DeviceMesh:
         world = processes.world
-        replicas = config.replicate or max(1, world // processes.local_world)
-        if world % replicas:
-            choices = ", ".join(str(n) for n in range(1, world + 1) if world % n == 0)
-            raise ConfigError(
-                f"strategy.replicate {replicas} does not divide the world size {world}; choose one of {choices}."
-            )
+        # gathered, because a mesh of another shape on some rank would be waited for for ever
+        replicas = config.replicate or worlds.replicas_of_nodes(set(processes.gather(processes.local_world)), world)
         shape = (replicas, world // replicas)
         return init_device_mesh(processes.device.type, shape, mesh_dim_names=("replicate", "shard"))
 

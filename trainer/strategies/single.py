@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from trainer.distributed import Processes
-from trainer.errors import ConfigError
 from trainer.strategies.torch_strategy import TorchStrategy
 
 if TYPE_CHECKING:
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
 
 class Single(TorchStrategy):
     def __init__(self, processes: Processes, recipe: Recipe) -> None:
-        if processes.world > 1:
-            raise ConfigError(f"strategy.name 'single' takes one process, not {processes.world}; choose another one.")
-        del recipe
+        del processes, recipe
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         self._adopt(model, make_optimizer(model.named_parameters()))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trainer.conftest import RECIPE
+from tests.trainer.conftest import RECIPE, events
 from tests.trainer.data.conftest import Run, write_jsonl
 from trainer.config import Recipe
 from trainer.data.batches import IGNORED
@@ -72,10 +72,12 @@ def test_what_is_too_long_is_cut_and_counted(pairs: Path) -> None:
     with pairs.open("a") as stream:
         stream.write(json.dumps({"prompt": "a", "response": "b" * 100}) + "\n")
         stream.write(json.dumps({"prompt": "a" * 100, "response": "b"}) + "\n")
+        stream.write(json.dumps({"prompt": "", "response": ""}) + "\n")
     data = opened(pairs)
     assert data.notes == (
-        "note: 2 of 102 examples are cut to data.sequence_length, 1 of them left out because nothing of the response "
+        "note: 2 of 103 examples are cut to data.sequence_length, 1 of them left out because nothing of the response "
         "was left",
+        "note: 1 of 103 examples are left out because they have no text",
     )
 
 
@@ -104,8 +106,16 @@ def test_a_part_without_examples_is_refused(tmp_path: Path) -> None:
         opened(path)
 
 
-def test_fine_tuning_runs(run: Run, pairs: Path, tmp_path: Path) -> None:
-    sets = [f"data.path={pairs}", "data.source=jsonl", "strategy=single", f"output_dir={tmp_path / 'out'}"]
-    code, output, problem = run(RECIPE, *[word for item in sets for word in ("--set", item)])
-    assert code == 0, problem
-    assert "finished: step 6" in output
+def test_fine_tuning_gives_the_same_losses_however_rows_are_accumulated_and_padded(
+    run: Run, pairs: Path, tmp_path: Path
+) -> None:
+    series = []
+    for rows in (1, 16):
+        sets = [f"data.path={pairs}", "data.source=jsonl", "strategy=single", f"output_dir={tmp_path / str(rows)}"]
+        sets += [f"training.micro_batch_size={rows}", "training.precision=float64", "training.clip_norm=0.1"]
+        code, output, problem = run(RECIPE, *[word for item in sets for word in ("--set", item)])
+        assert code == 0, problem
+        assert "finished: step 6" in output
+        steps = events(tmp_path / str(rows), "step")
+        series.append([line[key] for line in steps for key in ("loss", "gradient_norm")])
+    assert series[0] == pytest.approx(series[1], rel=1e-9)

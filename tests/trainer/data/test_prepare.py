@@ -99,9 +99,11 @@ def test_text_files_are_one_document_each_and_hidden_ones_are_left_out(run: Run,
     assert "left out 1 documents without text" in output
 
 
-def test_the_number_of_workers_changes_no_byte(run: Run, corpus: Path, tmp_path: Path) -> None:
+def test_the_number_of_workers_changes_no_byte(run: Run, corpus: Path, tokenizer_file: Path, tmp_path: Path) -> None:
+    """Nor does it hang with a tokenizer, which has threads of its own."""
+    words = ["prepare", corpus, "--tokenizer", tokenizer_file, *SMALL]
     for workers in (1, 3):
-        assert run("prepare", corpus, "--output", tmp_path / f"{workers}", "--workers", workers, *SMALL)[0] == 0
+        assert run(*words, "--output", tmp_path / f"{workers}", "--workers", workers)[0] == 0
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
