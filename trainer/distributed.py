@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.errors import ConfigError, TrainerError
-from trainer.watch import flight_recorder
+from trainer.watch import failures, flight_recorder
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class Processes:
 def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
     """Joins the other ranks, if any; leaves in order when the body ends without an error.
 
-    timeout_s: of a collective.
+    timeout_s: of a collective. When a rank fails alone, the others, whose next collective fails, raise its error.
     """
     rank, world = _environment("RANK", 0), _environment("WORLD_SIZE", 1)
     local_rank, local_world = _environment("LOCAL_RANK", 0), _environment("LOCAL_WORLD_SIZE", 1)
@@ -92,6 +92,11 @@ def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
         here = Processes(rank, world, local_rank, local_world, device, control, store)
         yield here
         here.barrier()  # a rank that leaves early would abort the others' connections
+    except Exception as error:
+        reason = failures.explained(error, store, rank=rank)
+        if reason is error:
+            raise
+        raise reason from error
     finally:
         dist.destroy_process_group()
 

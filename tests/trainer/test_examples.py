@@ -209,3 +209,32 @@ def test_a_model_that_differs_between_ranks_is_refused_on_all(own: Path, tmp_pat
     for ended in ranks.outcomes(2, ranks.trainer, own, *overrides):
         assert ended.exit_code == ConfigError.exit_code, ended.output
         assert "rank 1 built other parameters than rank 0" in ended.output
+
+
+ONLY_ON_RANK_1 = "import os\n    if os.environ['RANK'] == '1': raise ValueError('not on this node')\n"
+
+
+@pytest.mark.parametrize("function", ["build_model(config)", "build_data(config, rank, world)", "loss(model, batch)"])
+def test_what_fails_on_one_rank_alone_ends_all_with_its_error(own: Path, tmp_path: Path, function: str) -> None:
+    """Sharded, so that the other rank waits for it inside the user's own functions too."""
+    module = tmp_path / "own.py"
+    module.write_text(module.read_text().replace(f"def {function}:\n", f"def {function}:\n    {ONLY_ON_RANK_1}"))
+    overrides = [f"output_dir={tmp_path / 'out'}", "strategy=fsdp", "training.micro_batch_size=1"]
+    healthy, guilty = ranks.outcomes(2, ranks.trainer, own, *overrides)
+    name = function.partition("(")[0]
+    assert f", in {name}: ValueError: not on this node; correct the file." in guilty.output
+    assert guilty.output.strip() in healthy.output
+    assert "rank 1 on " in healthy.output
+    assert "Traceback" not in healthy.output + guilty.output
+    assert healthy.exit_code == guilty.exit_code == 1
+
+
+def test_an_evaluation_that_fails_at_its_first_use_on_one_rank_ends_all(own: Path, tmp_path: Path) -> None:
+    module = tmp_path / "own.py"
+    late = "def build_evaluation_data(config, rank, world):\n"
+    module.write_text(module.read_text().replace(late, late + "    if rank: raise ValueError('not on this node')\n"))
+    overrides = [f"output_dir={tmp_path / 'out'}", "strategy=ddp", "training.micro_batch_size=1"]
+    for ended in ranks.outcomes(2, ranks.trainer, own, *overrides):
+        assert ended.exit_code == 1
+        assert "in build_evaluation_data: ValueError: not on this node; correct the file." in ended.output
+        assert "Traceback" not in ended.output

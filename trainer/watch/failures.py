@@ -1,0 +1,66 @@
+"""Why the run ended, for ranks that only see a connection close: the first rank that fails by itself leaves a note.
+
+The note is in the rendezvous store before the rank closes its connections, so it is there when the others notice.
+Under torchrun the store outlives the ranks; otherwise it ends with rank 0, whose own failure nobody else can read then.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import torch.distributed as dist
+
+from trainer import errors, strict_json
+from trainer.errors import TrainerError
+from trainer.watch.beats import bounded
+
+_STORE_S = 10.0  # for an answer of the store
+
+
+@dataclass(frozen=True)
+class Note:
+    """What ended a rank. kind: a class of trainer.errors."""
+
+    rank: int
+    host: str
+    kind: str
+    text: str
+
+
+def explained(error: Exception, store: dist.Store, *, rank: int) -> Exception:
+    """What this rank should raise: `error`, or what ended the rank that it only misses.
+
+    Called before this rank's connections are closed.
+    """
+    notes = dist.PrefixStore("failure", store.clone())
+    if not any(_is_lost_connection(each) for each in _chain(error)):
+        text = strict_json.encode(asdict(_note(error, rank)))
+        bounded(lambda: notes.compare_set("first", "", text), _STORE_S)
+        return error
+    found = bounded(lambda: notes.get("first") if notes.check(["first"]) else b"", _STORE_S)
+    if not found:
+        return error  # that rank was killed, or its node is gone: it could say nothing
+    note = Note(**strict_json.decode(found))
+    kind: type[TrainerError] = getattr(errors, note.kind)
+    return kind(f"rank {note.rank} on {note.host}: {note.text}")
+
+
+def _note(error: Exception, rank: int) -> Note:
+    if isinstance(error, TrainerError):
+        return Note(rank, socket.gethostname(), type(error).__name__, str(error))
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}; see the traceback in that rank's output."
+    return Note(rank, socket.gethostname(), TrainerError.__name__, reason)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it came from: a lost connection may show inside the user's own functions."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    """Whether a collective failed. gloo's errors have no class of their own; each has its source file's path."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
