@@ -93,7 +93,7 @@ def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
         yield here
         here.barrier()  # a rank that leaves early would abort the others' connections
     except Exception as error:
-        reason = failures.explained(error, store, rank=rank)
+        reason = failures.explained(error, store, rank=rank, world=world)
         if reason is error:
             raise
         raise reason from error

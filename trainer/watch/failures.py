@@ -6,7 +6,9 @@ Under torchrun the store outlives the ranks; otherwise it ends with rank 0, whos
 
 from __future__ import annotations
 
+import os
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
@@ -17,6 +19,8 @@ from trainer.errors import TrainerError
 from trainer.watch.beats import bounded
 
 _STORE_S = 10.0  # for an answer of the store
+_LEAVE_S = 2.0  # for the other ranks to end too
+_LOOK_S = 0.02  # between looks whether they have
 
 
 @dataclass(frozen=True)
@@ -29,22 +33,41 @@ class Note:
     text: str
 
 
-def explained(error: Exception, store: dist.Store, *, rank: int) -> Exception:
+def explained(error: Exception, store: dist.Store, *, rank: int, world: int) -> Exception:
     """What this rank should raise: `error`, or what ended the rank that it only misses.
 
     Called before this rank's connections are closed.
     """
     notes = dist.PrefixStore("failure", store.clone())
-    if not any(_is_lost_connection(each) for each in _chain(error)):
+    reason: Exception = error
+    if any(_is_lost_connection(each) for each in _chain(error)):
+        reason = _first(notes) or error
+    else:
         text = strict_json.encode(asdict(_note(error, rank)))
         bounded(lambda: notes.compare_set("first", "", text), _STORE_S)
-        return error
+    _wait_for_others(notes, rank=rank, world=world)
+    return reason
+
+
+def _first(notes: dist.Store) -> TrainerError | None:
+    """What the first rank to fail said; None when it was killed, or its node is gone."""
     found = bounded(lambda: notes.get("first") if notes.check(["first"]) else b"", _STORE_S)
     if not found:
-        return error  # that rank was killed, or its node is gone: it could say nothing
+        return None
     note = Note(**strict_json.decode(found))
     kind: type[TrainerError] = getattr(errors, note.kind)
     return kind(f"rank {note.rank} on {note.host}: {note.text}")
+
+
+def _wait_for_others(notes: dist.Store, *, rank: int, world: int) -> None:
+    """Without torchrun the store ends with rank 0: those that end at the same time finish with it before."""
+    ended = bounded(lambda: notes.add("ended", 1), _STORE_S)
+    if rank or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return
+    deadline = time.monotonic() + _LEAVE_S
+    while ended is not None and ended < world and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        ended = bounded(lambda: notes.add("ended", 0), _STORE_S)
 
 
 def _note(error: Exception, rank: int) -> Note:
