@@ -86,6 +86,7 @@ def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
     if "RANK" in os.environ:
         store, rank, world = next(dist.rendezvous("env://", timeout=timeout))
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+    notes = failures.notes_in(store)
     try:
         control = dist.new_group(backend="gloo", timeout=timeout)
         assert isinstance(control, dist.ProcessGroup)
@@ -93,7 +94,7 @@ def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
         yield here
         here.barrier()  # a rank that leaves early would abort the others' connections
     except Exception as error:
-        reason = failures.explained(error, store, rank=rank, world=world)
+        reason = failures.explained(error, notes, rank=rank, world=world)
         if reason is error:
             raise
         raise reason from error

@@ -33,12 +33,16 @@ class Note:
     text: str
 
 
-def explained(error: Exception, store: dist.Store, *, rank: int, world: int) -> Exception:
+def notes_in(store: dist.Store) -> dist.Store:
+    """Where notes are left. Made at the start: a new connection would wait for a server that is gone by then."""
+    return dist.PrefixStore("failure", store.clone())
+
+
+def explained(error: Exception, notes: dist.Store, *, rank: int, world: int) -> Exception:
     """What this rank should raise: `error`, or what ended the rank that it only misses.
 
     Called before this rank's connections are closed.
     """
-    notes = dist.PrefixStore("failure", store.clone())
     reason: Exception = error
     if any(_is_lost_connection(each) for each in _chain(error)):
         reason = _first(notes) or error
