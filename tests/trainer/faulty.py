@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from tests.trainer import ranks
+from tests.trainer.checkpoint_jobs import full
 from tests.trainer.conftest import RECIPE
+from trainer import train
 from trainer.checkpoint import Checkpoints
 from trainer.models.llama import Llama
 from trainer.strategies.ddp import DDP
@@ -26,8 +28,11 @@ def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def after(owner: type, method: str, action: Callable[..., Any]) -> Any:
-    """`action(result, self, *arguments)` takes the method's result and gives the one that the caller sees."""
+def after(owner: Any, method: str, action: Callable[..., Any]) -> Any:
+    """`action(result, self, *arguments)` takes the method's result and gives the one that the caller sees.
+
+    owner: a class; or a module, whose functions have a first argument in the place of self.
+    """
     original = getattr(owner, method)
 
     def wrapped(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -58,8 +63,28 @@ def poison(*, steps: set[int], loss_too: bool) -> Callable[..., Tensor]:
     return action
 
 
-def spike(loss: Tensor, *_: Any) -> Tensor:
-    return loss * 50 if _place["step"] == 20 else loss
+def keep_strategy(strategy: Any, *_: Any) -> Any:
+    _place["strategy"] = strategy
+    return strategy
+
+
+def bad_in_three_ways(logits: Tensor, *_: Any) -> Tensor:
+    """On rank 1 alone: a NaN loss in step 3, infinite gradients of a finite loss in step 5, a spike in step 20."""
+    step = _place["step"] if rank() == 1 and torch.is_grad_enabled() else None
+    if step == 5:
+        logits.register_hook(lambda gradient: gradient * float("inf"))
+    return logits * {3: float("nan"), 20: 50.0}.get(step, 1.0)
+
+
+def compare_states(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
+    """Model and optimizer before and after each of those steps, whole, in whatever way they are sharded."""
+    del result, watchdog
+    if phase == DATA and step in (3, 5, 20):
+        _place["state"] = full(_place["strategy"].state())
+    elif phase == DATA and "state" in _place:
+        before, now = _place.pop("state"), full(_place["strategy"].state())
+        same = before.keys() == now.keys() and all(torch.equal(before[name], now[name]) for name in now)
+        print(f"state after step {step - 1}: {'unchanged' if same else 'changed'}", flush=True)
 
 
 def notice(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
@@ -116,12 +141,16 @@ def slow_save(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
         threading.Event().wait()
 
 
-FAULTS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
+FAULTS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "none": [],
+    "bad in three ways": [
+        (train, "make_strategy", keep_strategy),
+        (Watchdog, "at", compare_states),
+        (Llama, "forward", bad_in_three_ways),
+    ],
     "bad loss": [(DDP, "backward", poison(steps={3}, loss_too=True))],
     "bad gradients": [(FSDP, "backward", poison(steps={3}, loss_too=False))],
     "always bad": [(DDP, "backward", poison(steps=set(range(3, 1000)), loss_too=True))],
-    "spike": [(DDP, "backward", spike)],
     "notice": [(Watchdog, "at", notice)],
     "stop in evaluation": [(Llama, "forward", stop_in_evaluation)],
     "two signals": [(Watchdog, "at", stop_in_step_three), (Checkpoints, "save", stop_twice)],
