@@ -1,7 +1,11 @@
-"""The trainer with a fault built in: what a rank of `ranks.outcomes(2, faulty.trainer, fault, …)` does."""
+"""The trainer with a fault built in: what a rank of `ranks.outcomes(2, faulty.trainer, fault, …)` does.
+
+Under torchrun: python -m tests.trainer.faulty FAULT RECIPE --set …
+"""
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +19,9 @@ from tests.trainer import ranks
 from tests.trainer.checkpoint_jobs import full
 from tests.trainer.conftest import RECIPE
 from trainer import train
+from trainer.__main__ import main
 from trainer.checkpoint import Checkpoints
+from trainer.checkpoint.folder import Folder
 from trainer.models.llama import Llama
 from trainer.strategies.ddp import DDP
 from trainer.strategies.fsdp import FSDP
@@ -141,6 +147,15 @@ def slow_save(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
         threading.Event().wait()
 
 
+def stuck_save(result: Any, place: Folder, step: int, *_: Any) -> Any:
+    """In the save of step 10, this rank's file is written and nothing more; only where the environment says so."""
+    del place
+    if step == 10 and "STUCK_SAVE" in os.environ:
+        Path(os.environ["STUCK_SAVE"]).touch()
+        threading.Event().wait()
+    return result
+
+
 FAULTS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "none": [],
     "bad in three ways": [
@@ -157,6 +172,7 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "asleep in data": [(Watchdog, "at", asleep)],
     "suspended": [(Watchdog, "at", suspended)],
     "slow save": [(Watchdog, "at", slow_save)],
+    "stuck save": [(Folder, "put", stuck_save)],
 }
 
 
@@ -166,6 +182,16 @@ def trainer(fault: str, output: Path, *overrides: str, notice_file: Path | None 
     if notice_file and rank() == 1:
         _place["notice file"] = notice_file
         mine.append(f"watch.notice_file={notice_file}")
-    for where in [(Watchdog, "at", remember_step), *FAULTS[fault]]:
-        after(*where).start()
+    after(Watchdog, "at", remember_step).start()
+    build_in(fault)
     ranks.trainer(RECIPE, *mine)
+
+
+def build_in(fault: str) -> None:
+    for where in FAULTS[fault]:
+        after(*where).start()
+
+
+if __name__ == "__main__":
+    build_in(sys.argv[1])
+    sys.exit(main(sys.argv[2:]))

@@ -210,8 +210,11 @@ def test_a_save_that_takes_longer_than_the_grace_ends(tmp_path: Path) -> None:
     assert "asked to stop 1 s ago (SIGTERM), and no checkpoint is complete" in ended.output
 
 
-def test_a_lost_node_leads_to_a_smaller_world_with_the_same_global_batch(start: Start, tmp_path: Path) -> None:
-    reference, output = tmp_path / "reference", tmp_path / "elastic"
+def test_a_node_lost_in_a_save_leads_to_a_smaller_world_with_the_same_global_batch(
+    start: Start, tmp_path: Path
+) -> None:
+    """What it had written of that save is no checkpoint."""
+    reference, output, in_save = tmp_path / "reference", tmp_path / "elastic", tmp_path / "in save"
     steps = ["training.steps=40", "checkpoint.every_steps=5", "training.log_every=100", "metrics.sinks=[jsonl]"]
     port = free_port()
     agents = []
@@ -220,21 +223,26 @@ def test_a_lost_node_leads_to_a_smaller_world_with_the_same_global_batch(start: 
         settings = "join_timeout=60,last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
         launcher += ["--rdzv-id=elastic", f"--rdzv-conf=is_host={1 - node},{settings}", "--max-restarts=3"]
         launcher += ["--local-addr=127.0.0.1", "--monitor-interval=0.2"]
-        agents.append(start(command(2, f"output_dir={output}", *steps, launcher=launcher)))
+        argv = command(2, f"output_dir={output}", *steps, launcher=launcher)
+        place = argv.index("trainer")
+        argv[place : place + 1] = ["tests.trainer.faulty", "stuck save"]
+        agents.append(start(argv, environment={"STUCK_SAVE": str(in_save)} if node else {}))
     deadline = time.monotonic() + DEADLINE_S
-    while not list(output.glob("checkpoints/step-00000005/manifest.json")):
-        assert time.monotonic() < deadline, "no checkpoint was ever complete"
+    while not in_save.exists():
+        assert time.monotonic() < deadline, "the save was never begun"
         time.sleep(0.02)
+    assert len(list(output.glob("checkpoints/.step-00000010.partial/__*"))) > 0
     kill_group(agents[1])
     finish(agents[0])
     ranks.train(0, RECIPE, [f"output_dir={reference}", *steps, "strategy=single"])
     assert [line["world"] for line in events(output, "start")][-2:] == [2, 1]
     resumed = events(output, "resume")[-1]
-    assert resumed["samples_seen"] == resumed["step"] * 16
+    assert (resumed["step"], resumed["samples_seen"]) == (5, 5 * 16)
     expected = {line["step"]: line["loss"] for line in events(reference, "step")}
     losses = {line["step"]: line["loss"] for line in events(output, "step")}
     assert losses.keys() == expected.keys()
     assert list(losses.values()) == pytest.approx(list(expected.values()), rel=1e-4)
+    assert not list(output.glob("checkpoints/.step-*"))
 
 
 def kill_group(agent: Any) -> None:
