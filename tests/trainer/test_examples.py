@@ -238,3 +238,22 @@ def test_an_evaluation_that_fails_at_its_first_use_on_one_rank_ends_all(own: Pat
         assert ended.exit_code == 1
         assert "in build_evaluation_data: ValueError: not on this node; correct the file." in ended.output
         assert "Traceback" not in ended.output
+
+
+@pytest.mark.ranks_import("peft", "deepspeed.runtime.zero.muon.muon_optimizer", "trainer.strategies.deepspeed")
+def test_lora_goes_from_zero_3_to_zero_2_and_its_frozen_weights_stay(tmp_path: Path) -> None:
+    """Frozen weights are in no checkpoint: each start builds the same ones. Were they trained, the losses would tell."""
+    short = (
+        "training.evaluate_every=100",
+        "training.evaluation_batches=1",
+        "training.global_batch_size=8",
+        *FIXED_RATE,
+    )
+    one = run(LORA, tmp_path / "one", *short, "strategy=ddp", "training.steps=5", world=2)
+    two = tmp_path / "two"
+    for steps, stage in ((3, 3), (5, 2)):
+        zero = ("strategy=deepspeed", f"strategy.stage={stage}")
+        run(LORA, two, *short, *zero, f"training.steps={steps}", world=2)
+    assert events(two, "resume")[0]["step"] == 3
+    assert numbers(two, "loss") == pytest.approx(numbers(one, "loss"), rel=1e-4)
+    assert saved_names(two, 5) == saved_names(one, 5)
