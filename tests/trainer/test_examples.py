@@ -242,7 +242,7 @@ def test_an_evaluation_that_fails_at_its_first_use_on_one_rank_ends_all(own: Pat
 
 @pytest.mark.ranks_import("peft", "deepspeed.runtime.zero.muon.muon_optimizer", "trainer.strategies.deepspeed")
 def test_lora_goes_from_zero_3_to_zero_2_and_its_frozen_weights_stay(tmp_path: Path) -> None:
-    """Frozen weights are in no checkpoint: each start builds the same ones. Were they trained, the losses would tell."""
+    """Frozen weights are in no checkpoint: a start builds the same ones. Were they changed, the losses would tell."""
     short = (
         "training.evaluate_every=100",
         "training.evaluation_batches=1",
