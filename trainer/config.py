@@ -84,6 +84,8 @@ class TrainingSection(Section):
     """bf16 computes in bfloat16 and keeps weights, moments and sums over ranks in float32."""
     activation_checkpointing: bool = False
     """Recompute each block's activations in the backward pass: less memory, about a third more computing."""
+    compile: bool = False
+    """torch.compile: faster steps, a slower first one; needs a C++ compiler (for a GPU, C) on every node."""
     clip_norm: AboveZero = 1.0
     """Gradients are scaled down to this global norm when theirs is larger."""
     log_every: Positive = 10

@@ -136,6 +136,12 @@ def test_a_missing_json_is_named_and_checking_needs_no_library() -> None:
         check(recipe, 1)
 
 
+def test_zero_3_is_not_compiled() -> None:
+    with pytest.raises(ConfigError, match=r"training\.compile.*choose ZeRO 1 or 2, or fsdp"):
+        check(load(RECIPE, ["strategy={name: deepspeed, stage: 3}", "training.compile=true"]), 2)
+    check(load(RECIPE, ["strategy={name: deepspeed, stage: 2}", "training.compile=true"]), 2)
+
+
 def test_several_contradictions_are_all_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         settings(tmp_path, {"train_batch_size": 1, "gradient_clipping": 7})

@@ -36,9 +36,20 @@ OPTIONS = {
 }
 
 
+COMPILED = "training.compile=true"
+COMPILED_CASES = {  # the whole model, or each block where a strategy shards parameters
+    "single": [COMPILED, f"{COMPILED} training.activation_checkpointing=true"],
+    "ddp": [COMPILED],
+    "fsdp": [COMPILED, f"{COMPILED} training.activation_checkpointing=true"],
+    "hsdp": [COMPILED],
+    "deepspeed 1": [COMPILED],
+    "deepspeed 2": [COMPILED],
+}
+
+
 @dataclass(frozen=True)
 class Case:
-    """strategy: a name, or a name and a ZeRO stage; option: one more key, of section `strategy` unless it names one."""
+    """strategy: a name, or a name and a ZeRO stage; option: more keys, of section `strategy` unless they name one."""
 
     strategy: str = "single"
     option: str = ""
@@ -52,7 +63,7 @@ class Case:
         return [
             f"strategy={name}",
             *([f"strategy.stage={stage}"] if stage else []),
-            *([self.option if "." in self.option else f"strategy.{self.option}"] if self.option else []),
+            *(key if "." in key else f"strategy.{key}" for key in self.option.split()),
             f"training.micro_batch_size={BATCH // self.world // self.accumulation}",
             f"training.precision={self.precision}",
             f"seed={self.seed}",
@@ -162,6 +173,21 @@ def test_losses_under_deepspeed_are_those_of_one_process(run: Run, case: Case) -
 @given(case=cases([*TORCH, *ZERO], ["bf16"]).filter(possible))
 def test_losses_in_bf16_stay_in_their_band(run: Run, case: Case) -> None:
     assert_equal_maths(run, case)
+
+
+def test_compiled_the_losses_are_the_same(run: Run) -> None:
+    option = COMPILED_CASES["fsdp"][1]
+    assert_equal_maths(run, Case("fsdp", option, world=2, accumulation=5, precision="float64"))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("strategy", "option"), [(strategy, option) for strategy, options in COMPILED_CASES.items() for option in options]
+)
+def test_compiled_the_losses_are_the_same_for_all(run: Run, strategy: str, option: str) -> None:
+    for precision in ("float32", "bf16") if strategy.startswith("deepspeed") else ("float64", "float32", "bf16"):
+        for world in [1] if strategy == "single" else [1, 2]:
+            assert_equal_maths(run, Case(strategy, option, world, 2, precision))
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "deepspeed 2"])

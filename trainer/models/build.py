@@ -14,6 +14,7 @@ from trainer import loss
 from trainer.errors import ConfigError
 from trainer.models import huggingface
 from trainer.models.blocks import block_names, checkpoint_activations
+from trainer.models.compiling import compile_forward
 from trainer.models.llama import Llama
 from trainer.models.sections import HuggingFaceSection, LlamaSection, ModuleSection
 from trainer.models.user_code import UserCode
@@ -56,11 +57,16 @@ def build(recipe: Recipe, device: torch.device, *, code: UserCode | None, deferr
         assert code is not None
         model = code.build_model(recipe).to(device)
         model = model.double() if dtype is torch.float64 else model
+    names = block_names(model)
+    if recipe.training.compile and deferred:
+        # A block's parameters are there while its own forward pass runs, and no longer.
+        compile_forward(model, names, device)
     if recipe.training.activation_checkpointing:
-        names = block_names(model)
         if not names:
             raise ConfigError("training.activation_checkpointing: the model has no repeated layers; remove the key.")
         checkpoint_activations(model, names)
+    if recipe.training.compile and not deferred:
+        compile_forward(model, [], device)
     return Built(model, loss.user_loss_sum(code) if code else loss.loss_sum, code)
 
 

@@ -59,6 +59,11 @@ class Zero:
 def check(recipe: Recipe, world: int) -> None:
     """Raises ConfigError for what would be refused at the start on `world` ranks."""
     build(recipe, world)
+    if recipe.training.compile and zero(recipe).stage == 3:
+        raise ConfigError(
+            "training.compile: ZeRO 3 takes parameters away in the middle of what would be compiled; remove the key, "
+            "or choose ZeRO 1 or 2, or fsdp."
+        )
 
 
 def zero(recipe: Recipe) -> Zero:
