@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from trainer.errors import ConfigError, TrainerError
 from trainer.launched import launched
-from trainer.watch import flight_recorder
+from trainer.watch import failures, flight_recorder
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Processes:
 def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
     """Joins the other ranks, if any; leaves in order when the body ends without an error.
 
-    timeout_s: of a collective.
+    timeout_s: of a collective. When a rank fails alone, the others, whose next collective fails, raise its error.
     """
     told = launched()
     rank, world = told.rank, told.world
@@ -88,12 +88,18 @@ def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
         store, rank, world = next(dist.rendezvous("env://", timeout=timeout))
         _check_devices(store, device, rank=rank, world=world)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+    notes = failures.notes_in(store)
     try:
         control = dist.new_group(backend="gloo", timeout=timeout)
         assert isinstance(control, dist.ProcessGroup)
         here = Processes(rank, world, told.local_rank, told.local_world, device, control, store)
         yield here
         here.barrier()  # a rank that leaves early would abort the others' connections
+    except Exception as error:
+        reason = failures.explained(error, notes, rank=rank, world=world)
+        if reason is error:
+            raise
+        raise reason from error
     finally:
         dist.destroy_process_group()
 

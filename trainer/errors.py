@@ -3,6 +3,7 @@
 TrainerError            1   anything below; on its own: a failure of the run
 ├── ConfigError         2   the recipe or the command line is wrong
 ├── CheckpointError     3   a checkpoint cannot be written or read
+│   └── Unreachable     3   … because object storage does not answer
 ├── BadStep             4   the loss or the gradient is no number, or the loss is a spike
 ├── DataError           5   data cannot be read, is damaged, or does not fit the recipe
 ├── Stalled             6   no rank finished anything for watch.stall_s
@@ -27,6 +28,10 @@ class CheckpointError(TrainerError):
     """A checkpoint cannot be written, or none can be read in full."""
 
     exit_code = 3
+
+
+class Unreachable(CheckpointError):
+    """Object storage does not answer or refuses: whether its checkpoints are complete can't be known now."""
 
 
 class DataError(TrainerError):

@@ -15,7 +15,9 @@ def make_optimizer(config: OptimizerSection, parameters: Iterable[tuple[str, nn.
         {"params": [weight for weight in weights if weight.dim() >= 2], "weight_decay": config.weight_decay},
         {"params": [weight for weight in weights if weight.dim() < 2], "weight_decay": 0.0},
     ]
-    return AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
+    # An adapter trains matrices alone: DeepSpeed takes an empty group out, or looks for a weight in it.
+    filled = [group for group in groups if group["params"]] or groups[:1]
+    return AdamW(filled, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
 
 
 def set_learning_rate(optimizer: Optimizer, value: float) -> None:

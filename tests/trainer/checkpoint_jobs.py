@@ -154,6 +154,14 @@ def resume_on_nodes(
     return None if found is None else (found.step, full(strategy.state()))
 
 
+def begin_on_nodes(
+    here: Processes, strategy_name: str, nodes: list[Path], wanted: str
+) -> tuple[int, dict[str, Tensor]] | None:
+    """Begins a new run with another's checkpoint. `wanted` is relative: each node has its own folder of that name."""
+    os.chdir(output_of(here, nodes))
+    return resume_on_nodes(here, strategy_name, [Path("new")], wanted)
+
+
 class BrokenFolder(Folder):
     """A folder whose disk is full on one rank."""
 

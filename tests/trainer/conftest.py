@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,19 @@ def _starting() -> Iterator[Start]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+@contextmanager
+def mounted_disk(folder: Path, options: str) -> Iterator[Path]:
+    """A disk in memory at a new folder; skips the test where mounting isn't allowed."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("mounting a small disk takes root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 def free_port() -> int:

@@ -1,7 +1,11 @@
-"""The trainer with a fault built in: what a rank of `ranks.outcomes(2, faulty.trainer, fault, …)` does."""
+"""The trainer with a fault built in: what a rank of `ranks.outcomes(2, faulty.trainer, fault, …)` does.
+
+Under torchrun: python -m tests.trainer.faulty FAULT RECIPE --set …
+"""
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +16,12 @@ import torch
 from torch import Tensor
 
 from tests.trainer import ranks
+from tests.trainer.checkpoint_jobs import full
 from tests.trainer.conftest import RECIPE
+from trainer import train
+from trainer.__main__ import main
 from trainer.checkpoint import Checkpoints
+from trainer.checkpoint.folder import Folder
 from trainer.models.llama import Llama
 from trainer.strategies.ddp import DDP
 from trainer.strategies.fsdp import FSDP
@@ -26,8 +34,11 @@ def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def after(owner: type, method: str, action: Callable[..., Any]) -> Any:
-    """`action(result, self, *arguments)` takes the method's result and gives the one that the caller sees."""
+def after(owner: Any, method: str, action: Callable[..., Any]) -> Any:
+    """`action(result, self, *arguments)` takes the method's result and gives the one that the caller sees.
+
+    owner: a class; or a module, whose functions have a first argument in the place of self.
+    """
     original = getattr(owner, method)
 
     def wrapped(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -58,8 +69,28 @@ def poison(*, steps: set[int], loss_too: bool) -> Callable[..., Tensor]:
     return action
 
 
-def spike(loss: Tensor, *_: Any) -> Tensor:
-    return loss * 50 if _place["step"] == 20 else loss
+def keep_strategy(strategy: Any, *_: Any) -> Any:
+    _place["strategy"] = strategy
+    return strategy
+
+
+def bad_in_three_ways(logits: Tensor, *_: Any) -> Tensor:
+    """On rank 1 alone: a NaN loss in step 3, infinite gradients of a finite loss in step 5, a spike in step 20."""
+    step = _place["step"] if rank() == 1 and torch.is_grad_enabled() else None
+    if step == 5:
+        logits.register_hook(lambda gradient: gradient * float("inf"))
+    return logits * {3: float("nan"), 20: 50.0}.get(step, 1.0)
+
+
+def compare_states(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
+    """Model and optimizer before and after each of those steps, whole, in whatever way they are sharded."""
+    del result, watchdog
+    if phase == DATA and step in (3, 5, 20):
+        _place["state"] = full(_place["strategy"].state())
+    elif phase == DATA and "state" in _place:
+        before, now = _place.pop("state"), full(_place["strategy"].state())
+        same = before.keys() == now.keys() and all(torch.equal(before[name], now[name]) for name in now)
+        print(f"state after step {step - 1}: {'unchanged' if same else 'changed'}", flush=True)
 
 
 def notice(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
@@ -116,18 +147,32 @@ def slow_save(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
         threading.Event().wait()
 
 
-FAULTS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
+def stuck_save(result: Any, place: Folder, step: int, *_: Any) -> Any:
+    """In the save of step 10, this rank's file is written and nothing more; only where the environment says so."""
+    del place
+    if step == 10 and "STUCK_SAVE" in os.environ:
+        Path(os.environ["STUCK_SAVE"]).touch()
+        threading.Event().wait()
+    return result
+
+
+FAULTS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "none": [],
+    "bad in three ways": [
+        (train, "make_strategy", keep_strategy),
+        (Watchdog, "at", compare_states),
+        (Llama, "forward", bad_in_three_ways),
+    ],
     "bad loss": [(DDP, "backward", poison(steps={3}, loss_too=True))],
     "bad gradients": [(FSDP, "backward", poison(steps={3}, loss_too=False))],
     "always bad": [(DDP, "backward", poison(steps=set(range(3, 1000)), loss_too=True))],
-    "spike": [(DDP, "backward", spike)],
     "notice": [(Watchdog, "at", notice)],
     "stop in evaluation": [(Llama, "forward", stop_in_evaluation)],
     "two signals": [(Watchdog, "at", stop_in_step_three), (Checkpoints, "save", stop_twice)],
     "asleep in data": [(Watchdog, "at", asleep)],
     "suspended": [(Watchdog, "at", suspended)],
     "slow save": [(Watchdog, "at", slow_save)],
+    "stuck save": [(Folder, "put", stuck_save)],
 }
 
 
@@ -137,6 +182,16 @@ def trainer(fault: str, output: Path, *overrides: str, notice_file: Path | None 
     if notice_file and rank() == 1:
         _place["notice file"] = notice_file
         mine.append(f"watch.notice_file={notice_file}")
-    for where in [(Watchdog, "at", remember_step), *FAULTS[fault]]:
-        after(*where).start()
+    after(Watchdog, "at", remember_step).start()
+    build_in(fault)
     ranks.trainer(RECIPE, *mine)
+
+
+def build_in(fault: str) -> None:
+    for where in FAULTS[fault]:
+        after(*where).start()
+
+
+if __name__ == "__main__":
+    build_in(sys.argv[1])
+    sys.exit(main(sys.argv[2:]))

@@ -140,9 +140,10 @@ def test_a_run_that_is_killed_in_an_upload_goes_on_from_the_save_before(bucket: 
 
 
 @contextmanager
-def unreliable(url: str, faults: list[str]) -> Iterator[str]:
+def unreliable(url: str, faults: list[str], silent: str | None = None) -> Iterator[str]:
     """The address of a proxy before the server. It spends one fault on each file of a checkpoint that is sent: "500"
     is answered without the server knowing; "cut" closes the connection in the middle, "lost" after the server did it.
+    A path's end in `silent` has 500 for an answer, always.
     """
     server_at = urlsplit(url).netloc
 
@@ -151,6 +152,8 @@ def unreliable(url: str, faults: list[str]) -> Iterator[str]:
 
         def handle_any(self) -> None:
             fault = faults.pop(0) if faults and self.command == "PUT" and ".distcp" in self.path else ""
+            if silent and self.path.partition("?")[0].endswith(silent):
+                fault = "500"
             if self.headers.get("Expect"):
                 self.send_response_only(100)
                 self.end_headers()
@@ -190,10 +193,12 @@ def unreliable(url: str, faults: list[str]) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_a_server_that_fails_now_and_then_costs_no_checkpoint(
@@ -209,3 +214,29 @@ def test_a_server_that_fails_now_and_then_costs_no_checkpoint(
         for answer in ranks.call(2, jobs.in_world, jobs.resume_on_nodes, "fsdp", [tmp_path / "new"], "auto", config):
             assert answer[0] == 1
             assert all(torch.equal(answer[1][name], value) for name, value in state.items())
+
+
+def test_a_file_that_is_answered_500_for_ever_is_named_on_all_ranks_and_no_older_checkpoint_is_taken(
+    url: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the newest is whole isn't known: going on from the one before would throw its work away."""
+    config = {"location": f"s3://{bucket[1]}/run"}
+    ranks.call(2, jobs.in_world, jobs.save, "fsdp", tmp_path, config, (1, 2))
+    complete = keys(bucket)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # s3fs tries five times anyway
+    for job, silent, said in (
+        ((jobs.save, "fsdp", tmp_path, config, (3,)), "step-00000003/__1_0.distcp", "cannot write the checkpoint of"),
+        ((jobs.resume_on_nodes, "fsdp", [tmp_path], "auto", config), "step-00000002/__1_0.distcp", "cannot download"),
+    ):
+        with unreliable(url, [], silent) as proxy:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", proxy)
+            ended = ranks.outcomes(2, jobs.in_world, *job)
+        assert [rank.error for rank in ended] == ["CheckpointError" if "write" in said else "Unreachable"] * 2
+        sentence = next(line for line in ended[0].output.splitlines()[::-1] if said in line)
+        assert sentence in ended[1].output
+        assert f"s3://{bucket[1]}/run/{silent}: " in sentence
+        assert "not usable" not in ended[0].output
+    assert keys(bucket) == complete
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    for answer in ranks.call(2, jobs.in_world, jobs.resume_on_nodes, "fsdp", [tmp_path], "auto", config):
+        assert answer[0] == 2

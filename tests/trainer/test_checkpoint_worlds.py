@@ -105,3 +105,31 @@ def test_ranks_that_moved_to_other_nodes_are_sent_their_files(tmp_path: Path) ->
     for step, state in ranks.call(4, jobs.in_world, jobs.resume_on_nodes, "fsdp", folders[::-1]):
         assert step == 2
         assert all(torch.equal(state[key], value) for key, value in states[0].items())
+
+
+def everything(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_a_new_run_on_two_nodes_is_sent_what_its_nodes_lack_of_another_s_checkpoint(tmp_path: Path) -> None:
+    nodes = [tmp_path / "a", tmp_path / "b"]
+    old = [node / "old" for node in nodes]
+    states = ranks.call(4, jobs.in_world, jobs.save_on_nodes, "fsdp", old, {})
+    before = everything(old[0]), everything(old[1])
+    # The ranks have moved, and rank 0's node is new: it has no folder of that name at all.
+    (tmp_path / "c").mkdir()
+    for order, name in ((nodes[::-1], "fsdp"), (nodes, "ddp")):
+        for step, state in ranks.call(4, jobs.in_world, jobs.begin_on_nodes, name, order, "old", nodes=2):
+            assert step == 2
+            assert all(torch.equal(state[key], value) for key, value in states[0].items())
+    assert (everything(old[0]), everything(old[1])) == before
+    assert not [path for node in nodes for path in (node / "new").rglob("*.distcp")]  # what was sent doesn't stay
+    lost = ranks.outcomes(4, jobs.in_world, jobs.begin_on_nodes, "fsdp", [tmp_path / "c", nodes[0]], "old", nodes=2)
+    assert [rank.error for rank in lost] == ["CheckpointError"] * 4
+    assert all("no node has intact __2_0.distcp, __3_0.distcp" in rank.output for rank in lost)
+    copies = ranks.call(2, jobs.in_world, jobs.save_on_nodes, "ddp", [node / "copies" for node in nodes], {})
+    for step, state in ranks.call(
+        2, jobs.in_world, jobs.begin_on_nodes, "ddp", [tmp_path / "c", nodes[0]], "copies", nodes=2
+    ):
+        assert step == 2
+        assert all(torch.equal(state[key], value) for key, value in copies[0].items())

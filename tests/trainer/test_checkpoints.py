@@ -15,7 +15,7 @@ import torch
 
 from tests.trainer import checkpoint_jobs as jobs
 from tests.trainer import ranks
-from tests.trainer.conftest import RECIPE
+from tests.trainer.conftest import RECIPE, mounted_disk
 from trainer.checkpoint import Checkpoints, compatibility, retention
 from trainer.checkpoint.claim import NOTE
 from trainer.checkpoint.folder import Folder
@@ -81,14 +81,8 @@ def test_a_disk_that_refuses_is_named_and_the_older_checkpoint_stays(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    options = "size=1m,nr_inodes=40"
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip("mounting a small disk takes root")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with mounted_disk(tmp_path / "small", "size=1m,nr_inodes=40") as folder:
+        yield folder
 
 
 def test_a_real_full_disk_is_named_by_the_save(here: Processes, strategy: Strategy, small_disk: Path) -> None:

@@ -182,6 +182,7 @@ STRATEGIES = {
     "single": ["strategy=single"],
     "ddp": ["strategy=ddp"],
     "fsdp": ["strategy=fsdp"],
+    "hsdp": ["strategy=hsdp"],
     **{f"zero{stage}": ["strategy=deepspeed", f"strategy.stage={stage}"] for stage in (1, 2, 3)},
 }
 
@@ -233,6 +234,15 @@ def test_weights_and_moments_go_from_any_strategy_and_world_to_any_other(
         expected = numbers(whole, key)[SAVED:]
         # The same strategy and world: to the bit. Moments that were lost would show in the first digits.
         assert numbers(half, key) == (expected if before == after else pytest.approx(expected, rel=1e-5))
+
+
+def test_three_legs_under_three_strategies_give_the_losses_of_one_run(trained: Any, tmp_path: Path) -> None:
+    more = ["training.steps=9", "schedule.kind=constant", "training.evaluate_every=100"]
+    for steps, name in ((3, "zero3"), (6, "hsdp"), (9, "zero1")):
+        run(name, 2, tmp_path, *more, f"training.steps={steps}")
+    assert [line["step"] for line in events(tmp_path, "resume")] == [3, 6]
+    for key in ("loss", "gradient_norm"):
+        assert numbers(tmp_path, key) == pytest.approx(numbers(trained("ddp", 2, *more), key), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["zero2", "zero3"])

@@ -222,3 +222,51 @@ def test_ranks_that_read_the_same_samples_are_told(own: Path, tmp_path: Path) ->
     first, _ = ranks.outcomes(2, ranks.trainer, own, f"output_dir={tmp_path / 'alike'}", *overrides)
     assert "build_data gave ranks 0 and 1 the same first micro-batch" in first.output
     assert first.exit_code == 0
+
+
+ONLY_ON_RANK_1 = "import os\n    if os.environ['RANK'] == '1': raise ValueError('not on this node')\n"
+
+
+@pytest.mark.parametrize("function", ["build_model(config)", "build_data(config, rank, world)", "loss(model, batch)"])
+def test_what_fails_on_one_rank_alone_ends_all_with_its_error(own: Path, tmp_path: Path, function: str) -> None:
+    """Sharded, so that the other rank waits for it inside the user's own functions too."""
+    module = tmp_path / "own.py"
+    module.write_text(module.read_text().replace(f"def {function}:\n", f"def {function}:\n    {ONLY_ON_RANK_1}"))
+    overrides = [f"output_dir={tmp_path / 'out'}", "strategy=fsdp", "training.micro_batch_size=1"]
+    healthy, guilty = ranks.outcomes(2, ranks.trainer, own, *overrides)
+    name = function.partition("(")[0]
+    assert f", in {name}: ValueError: not on this node; correct the file." in guilty.output
+    assert guilty.output.strip() in healthy.output
+    assert "rank 1 on " in healthy.output
+    assert "Traceback" not in healthy.output + guilty.output
+    assert healthy.exit_code == guilty.exit_code == 1
+
+
+def test_an_evaluation_that_fails_at_its_first_use_on_one_rank_ends_all(own: Path, tmp_path: Path) -> None:
+    module = tmp_path / "own.py"
+    late = "def build_evaluation_data(config, rank, world):\n"
+    module.write_text(module.read_text().replace(late, late + "    if rank: raise ValueError('not on this node')\n"))
+    overrides = [f"output_dir={tmp_path / 'out'}", "strategy=ddp", "training.micro_batch_size=1"]
+    for ended in ranks.outcomes(2, ranks.trainer, own, *overrides):
+        assert ended.exit_code == 1
+        assert "in build_evaluation_data: ValueError: not on this node; correct the file." in ended.output
+        assert "Traceback" not in ended.output
+
+
+@pytest.mark.ranks_import("peft", "deepspeed.runtime.zero.muon.muon_optimizer", "trainer.strategies.deepspeed")
+def test_lora_goes_from_zero_3_to_zero_2_and_its_frozen_weights_stay(tmp_path: Path) -> None:
+    """Frozen weights are in no checkpoint: a start builds the same ones. Were they changed, the losses would tell."""
+    short = (
+        "training.evaluate_every=100",
+        "training.evaluation_batches=1",
+        "training.global_batch_size=8",
+        *FIXED_RATE,
+    )
+    one = run(LORA, tmp_path / "one", *short, "strategy=ddp", "training.steps=5", world=2)
+    two = tmp_path / "two"
+    for steps, stage in ((3, 3), (5, 2)):
+        zero = ("strategy=deepspeed", f"strategy.stage={stage}")
+        run(LORA, two, *short, *zero, f"training.steps={steps}", world=2)
+    assert events(two, "resume")[0]["step"] == 3
+    assert numbers(two, "loss") == pytest.approx(numbers(one, "loss"), rel=1e-4)
+    assert saved_names(two, 5) == saved_names(one, 5)

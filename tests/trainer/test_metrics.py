@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.conftest import DEADLINE_S, RECIPE, ROOT
+from tests.trainer.conftest import DEADLINE_S, RECIPE, ROOT, mounted_disk
 from trainer.config import ProfileSection, Recipe
 from trainer.distributed import processes
 from trainer.errors import ConfigError
@@ -165,6 +165,27 @@ def test_a_folder_that_cannot_be_written_costs_only_the_numbers(
     (tmp_path / "file").write_text("")
     write(Metrics(recipe(tmp_path / "file", "jsonl", "prometheus"), active=True))
     assert capfd.readouterr().err.count("is off from here on") == 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
+def test_a_full_disk_turns_its_sinks_off_and_leaves_whole_lines(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with mounted_disk(tmp_path / "small", "size=64k") as disk:
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(48 * 1024))  # four pages are left
+        write(Metrics(recipe(disk, "jsonl"), active=True), steps=400)
+        assert "metrics sink jsonl is off from here on: OSError" in capfd.readouterr().err
+        before = lines(disk)
+        assert 100 < len(before) < 400
+        write(Metrics(recipe(disk, "jsonl", "tensorboard", "prometheus"), active=True))
+        assert capfd.readouterr().err.count("is off from here on") == 3
+        assert lines(disk) == before
+        ballast.unlink()
+        write(Metrics(recipe(disk, "jsonl", "tensorboard", "prometheus"), active=True))
+        assert "is off" not in capfd.readouterr().err
+        assert [line["step"] for line in lines(disk)[len(before) :]] == [1, 2, 3, 3]
+        assert 'trainstack_run_step{experiment="smoke"} 3' in (disk / "metrics.prom").read_text()
 
 
 def test_a_sink_that_hangs_delays_nothing_and_is_left_behind(

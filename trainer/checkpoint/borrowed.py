@@ -18,11 +18,8 @@ class BorrowedFolder(Folder):
 
     def __init__(self, path: Path, *, scratch: Path, processes: Processes) -> None:
         """scratch: a local folder for what this node lacks."""
-        self.path, self.place, self._processes = path, str(path), processes
-        self._holders: dict[str, list[int]] = {}
         first = processes.rank - processes.local_rank
-        self.mates = list(range(first, first + processes.local_world))
-        self.owner = processes.rank == first
+        super().__init__(path, processes, mates=list(range(first, first + processes.local_world)))
         self._scratch = scratch / f"node-{first}"
 
     def look(self) -> tuple[dict[int, Manifest], list[str], list[str]]:

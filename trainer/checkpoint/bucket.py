@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 
@@ -32,10 +32,16 @@ from trainer.checkpoint.manifest import (
 from trainer.checkpoint.store import Entry
 from trainer.checkpoint_files import file_entry
 from trainer.distributed import Processes
-from trainer.errors import CheckpointError, ConfigError
+from trainer.errors import CheckpointError, ConfigError, Unreachable
 
 _BEGUN = ".begun"  # an empty object: with it and without a manifest, a folder is a save of ours that didn't end
 _BLOCK = 64 * 2**20  # bytes of one part of a multi-part upload, and of one read
+
+T = TypeVar("T")
+
+
+class _Unanswered(OSError):
+    """Nothing is known of what is there: no answer after all the client's retries, or a refusal."""
 
 
 def _filesystem(url: str) -> tuple[Any, tuple[type[Exception], ...]]:
@@ -70,36 +76,40 @@ class Bucket:
             shutil.rmtree(scratch, ignore_errors=True)  # what a killed run downloaded
 
     @contextmanager
-    def _as_os_error(self) -> Iterator[None]:
+    def _as_os_error(self, path: str) -> Iterator[None]:
+        """path: bucket and key, for the message."""
+        where = f"{self.place.partition('://')[0]}://{path}"
         try:
             yield
         except FileNotFoundError as error:
-            raise FileNotFoundError(f"{self.place}: not found: {error}") from error
+            raise FileNotFoundError(f"{where} is not there: {error}") from error
         except self._failures as error:
-            raise OSError(f"{self.place}: {error}") from error
+            raise _Unanswered(f"{where}: {' '.join(str(error).split())}") from error
 
     def _path(self, step: int, name: str = "") -> str:
         return f"{self._root}/{step_name(step)}" + (f"/{name}" if name else "")
 
     def _sizes(self, folder: str) -> dict[str, int]:
         """Object name → bytes below a folder; empty when there is none."""
-        with self._as_os_error():
+        with self._as_os_error(folder):
             found = self._files.find(folder, detail=True)
         return {path[len(folder) + 1 :]: int(info["size"]) for path, info in found.items()}
 
     # ---- writing
 
     def read_note(self) -> bytes | None:
+        path = f"{self._root}/{NOTE}"
         try:
-            with self._as_os_error():
-                data: bytes = self._files.cat_file(f"{self._root}/{NOTE}")
+            with self._as_os_error(path):
+                data: bytes = self._files.cat_file(path)
                 return data
         except FileNotFoundError:
             return None
 
     def write_note(self, data: bytes) -> None:
-        with self._as_os_error():
-            self._files.pipe_file(f"{self._root}/{NOTE}", data)
+        path = f"{self._root}/{NOTE}"
+        with self._as_os_error(path):
+            self._files.pipe_file(path, data)
 
     def clear(self) -> None:
         """What a killed run left: files of a save that didn't end, and multi-part uploads, invisible and billed."""
@@ -110,7 +120,7 @@ class Bucket:
         if not hasattr(self._files, "list_multipart_uploads"):
             return
         bucket, _, prefix = self._root.partition("/")
-        with self._as_os_error():
+        with self._as_os_error(bucket):
             for upload in self._files.list_multipart_uploads(bucket):
                 if upload["Key"].startswith(f"{prefix}/step-" if prefix else "step-"):
                     self._files.abort_mpu(bucket, upload["Key"], upload["UploadId"])
@@ -126,9 +136,10 @@ class Bucket:
             if f"{folder}/{MANIFEST}" not in names:
                 notes.append(f"{self.place}/{folder} has no {MANIFEST}, so it is no checkpoint")
                 continue
+            path = self._path(step, MANIFEST)
             try:
-                with self._as_os_error():
-                    data = self._files.cat_file(self._path(step, MANIFEST))
+                with self._as_os_error(path):
+                    data = self._files.cat_file(path)
                 found[step] = parse(data, step=step)
             except ValueError as error:
                 damaged.append(f"{self.place}/{folder}/{MANIFEST} {error}")
@@ -137,8 +148,9 @@ class Bucket:
     def begin(self, step: int) -> None:
         if self._sizes(self._path(step)):
             self.remove(step)
-        with self._as_os_error():
-            self._files.pipe_file(self._path(step, _BEGUN), b"")
+        path = self._path(step, _BEGUN)
+        with self._as_os_error(path):
+            self._files.pipe_file(path, b"")
 
     def abandon(self, step: int) -> None:
         names = self._sizes(self._path(step))
@@ -146,9 +158,9 @@ class Bucket:
             self.remove(step)
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview]) -> Entry:
-        digest, size = hashlib.sha256(), 0
-        with self._as_os_error():
-            file = self._files.open(self._path(step, name), "wb", block_size=_BLOCK)
+        digest, size, path = hashlib.sha256(), 0, self._path(step, name)
+        with self._as_os_error(path):
+            file = self._files.open(path, "wb", block_size=_BLOCK)
             try:
                 for piece in pieces:
                     file.write(piece)
@@ -169,19 +181,20 @@ class Bucket:
             print(f"note: {self.place}: an upload was left unfinished: {error}", flush=True)
 
     def reread(self, step: int, name: str) -> Entry:
-        digest, size = hashlib.sha256(), 0
-        with self._as_os_error(), self._files.open(self._path(step, name), "rb", block_size=_BLOCK) as file:
+        digest, size, path = hashlib.sha256(), 0, self._path(step, name)
+        with self._as_os_error(path), self._files.open(path, "rb", block_size=_BLOCK) as file:
             while data := file.read(_BLOCK):
                 digest.update(data)
                 size += len(data)
         return {"size": size, "sha256": digest.hexdigest()}
 
     def complete(self, step: int, manifest: Manifest) -> None:
-        with self._as_os_error():
-            self._files.pipe_file(self._path(step, MANIFEST), encode(manifest))
+        path = self._path(step, MANIFEST)
+        with self._as_os_error(path):
+            self._files.pipe_file(path, encode(manifest))
 
     def remove(self, step: int) -> None:
-        with self._as_os_error():
+        with self._as_os_error(self._path(step)):
             if self._files.exists(self._path(step, MANIFEST)):
                 self._files.rm_file(self._path(step, MANIFEST))  # without it, it is no checkpoint
             self._files.rm([f"{self._path(step)}/{name}" for name in self._sizes(self._path(step))])
@@ -190,7 +203,7 @@ class Bucket:
         """Object storage has no end, but it can be read-only, or not there."""
         del size, keep
         probe = f"{self._root}/.probe-{secrets.token_hex(8)}"
-        with self._as_os_error():
+        with self._as_os_error(probe):
             self._files.pipe_file(probe, b"")
             self._files.rm_file(probe)
 
@@ -222,14 +235,35 @@ class Bucket:
         def fetch() -> bytes:
             if not self.owner:
                 return b""
-            with self._as_os_error():
-                data: bytes = self._files.cat_file(self._path(step, name))
+            path = self._path(step, name)
+            with self._as_os_error(path):
+                data: bytes = self._files.cat_file(path)
             found = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             if not accepts(manifest["files"][name], found):
                 raise OSError(f"{name} is damaged")
             return data
 
-        return self._processes.from_rank(self._processes.together(fetch, error=CheckpointError, what=what), source=0)
+        return self._processes.from_rank(self._fetched(fetch, what), source=0)
+
+    def _fetched(self, action: Callable[[], T], what: str) -> T:
+        """`action` on each rank. What is damaged or not there raises CheckpointError on all, no answer Unreachable:
+        to go on from an older checkpoint because of an outage would throw work away."""
+        here = self._processes
+        silence: str | None = None
+
+        def act() -> T | None:
+            nonlocal silence
+            try:
+                return action()
+            except _Unanswered as error:
+                silence = f"rank {here.rank}: {error}"
+                return None
+
+        result = here.together(act, error=CheckpointError, what=what)
+        problems = [text for text in here.gather(silence) if text]
+        if problems:
+            raise Unreachable(f"cannot {what} ({'; '.join(problems)}); when it answers again, repeat the same command.")
+        return result  # type: ignore[return-value]  # set, or we raised
 
     def bring(self, step: int, manifest: Manifest, names: Iterable[str]) -> Path:
         """Downloads what this node's ranks read; they share the work."""
@@ -243,14 +277,14 @@ class Bucket:
             for name in mine:
                 self._download(step, name, folder / name, manifest["files"][name])
 
-        here.together(download, error=CheckpointError, what=f"download {self.place}/{step_name(step)}")
+        self._fetched(download, f"download {self.place}/{step_name(step)}")
         return folder
 
     def _download(self, step: int, name: str, target: Path, entry: Entry) -> None:
-        digest, size = hashlib.sha256(), 0
+        digest, size, path = hashlib.sha256(), 0, self._path(step, name)
         with (
-            self._as_os_error(),
-            self._files.open(self._path(step, name), "rb", block_size=_BLOCK) as source,
+            self._as_os_error(path),
+            self._files.open(path, "rb", block_size=_BLOCK) as source,
             target.open("wb") as file,
         ):
             while data := source.read(_BLOCK):

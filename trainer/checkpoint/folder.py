@@ -38,22 +38,23 @@ class Folder:
     """A `Store`. `step-00000100/` has the files and, written last, manifest.json; `.step-00000100.partial` is no
     checkpoint. Ranks on other nodes have their own folder of this name or the same one."""
 
-    def __init__(self, path: Path, processes: Processes) -> None:
+    def __init__(self, path: Path, processes: Processes, *, mates: list[int] | None = None) -> None:
+        """mates: the ranks whose folder is the same as ours; None: that is found out by writing to it."""
         self.path, self.place, self._processes = path, str(path), processes
-        processes.together(
-            lambda: path.mkdir(parents=True, exist_ok=True), error=CheckpointError, what=f"use the folder {path}"
-        )
-        self.mates = self._find_mates()
+        self.mates = self._find_mates() if mates is None else mates
         self.owner = self.mates[0] == processes.rank
         self._holders: dict[str, list[int]] = {}
 
     def _find_mates(self) -> list[int]:
         """Ranks whose folder is the same as ours, found by looking: no setting could be wrong."""
-        here = self._processes
+        here, path = self._processes, self.path
+        here.together(
+            lambda: path.mkdir(parents=True, exist_ok=True), error=CheckpointError, what=f"use the folder {path}"
+        )
         nonce = here.from_rank(secrets.token_hex(8) if here.rank == 0 else None, source=0)
-        probe = self.path / f"{_PROBE}{nonce}-{here.rank}"
-        here.together(lambda: probe.write_bytes(b""), error=CheckpointError, what=f"write to {self.path}")
-        mates = sorted(int(path.name.rpartition("-")[2]) for path in self.path.glob(f"{_PROBE}{nonce}-*"))
+        probe = path / f"{_PROBE}{nonce}-{here.rank}"
+        here.together(lambda: probe.write_bytes(b""), error=CheckpointError, what=f"write to {path}")
+        mates = sorted(int(found.name.rpartition("-")[2]) for found in path.glob(f"{_PROBE}{nonce}-*"))
         here.barrier()
         probe.unlink(missing_ok=True)
         return mates

@@ -18,7 +18,7 @@ from trainer.checkpoint.manifest import METADATA, RANDOM, Manifest, step_name
 from trainer.checkpoint.metadata import PlainPlanner, Reader, differences, needed_files, open_metadata
 from trainer.checkpoint.store import Store
 from trainer.distributed import Processes
-from trainer.errors import CheckpointError
+from trainer.errors import CheckpointError, Unreachable
 from trainer.strategies import Strategy
 
 Check = Callable[[Manifest], None]
@@ -106,8 +106,10 @@ def _load(
     where = f"{store.place}/{step_name(step)}"
     try:
         data = store.read(step, METADATA, manifest)
+    except Unreachable:
+        raise
     except CheckpointError as error:
-        raise _Damaged(str(error)) from error
+        raise _Damaged(str(error).rstrip(".")) from error
     found = open_metadata(data, where=f"{where}/{METADATA}")
     state = strategy.state()
     wanted = tensors(state)
@@ -123,8 +125,10 @@ def _load(
         needed = here.together(lambda: _needed(found, wanted, manifest), error=CheckpointError, what=f"load {where}")
         folder = store.bring(step, manifest, needed | ({RANDOM} & manifest["files"].keys()))
         random = _read_random(folder / RANDOM, here.rank)
+    except Unreachable:
+        raise
     except CheckpointError as error:
-        raise _Damaged(str(error)) from error
+        raise _Damaged(str(error).rstrip(".")) from error
     try:
         dcp.load(wanted, storage_reader=Reader(folder, found), planner=PlainPlanner(), process_group=group)
     except CheckpointException as error:

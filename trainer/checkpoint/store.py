@@ -61,7 +61,7 @@ class Store(Protocol):
     def set_aside(self) -> None:
         """Moves all checkpoints out of the way without deleting them. Owner only."""
 
-    # ---- reading, by all ranks together
+    # ---- reading, by all ranks together; what is damaged raises CheckpointError, what can't be known now Unreachable
 
     def verify(self, step: int, manifest: Manifest) -> list[str]:
         """The files of a checkpoint that no rank can get intact."""
