@@ -37,24 +37,21 @@ Figures = dict[str, float]
 def measure() -> dict[str, float]:
     figures: dict[str, float] = {"import trainer, s": round(_import_s(), 3)}
     for processes, strategy in ((1, "single"), (2, "ddp"), (2, "fsdp")):
-        ways: dict[str, Callable[[int, str], Figures]] = {
-            "bare loop": _bare,
-            "trainer": _ours,
-            "trainer, compiled": _compiled,
-        }
+        ours: dict[str, Callable[[int, str], Figures]] = {"trainer": _ours, "trainer, compiled": _compiled}
+        peers: dict[str, Callable[[int, str], Figures]] = {"bare loop": _bare}
         if strategy != "fsdp":
-            ways["HF Trainer"] = _hugging_face
+            peers["HF Trainer"] = _hugging_face
+        ways = peers | ours
         rounds = [{name: way(processes, strategy) for name, way in ways.items()} for _ in range(ROUNDS)]
         for what, larger_is_better in (("tokens_per_s", True), ("first_step_s", False)):
             median = {name: statistics.median(done[name][what] for done in rounds) for name in ways}
             for name, value in median.items():
                 figures[f"{strategy} × {processes}: {name}, {what}"] = round(value, 0 if larger_is_better else 2)
-            for name in ways:
-                for ours in ("trainer", "trainer, compiled"):
-                    if not name.startswith("trainer"):
-                        figures[f"{strategy} × {processes}: {what}, {ours} / {name}"] = round(
-                            median[ours] / median[name], 3
-                        )
+            for peer in peers:
+                for name in ours:
+                    figures[f"{strategy} × {processes}: {what}, {name} / {peer}"] = round(
+                        median[name] / median[peer], 3
+                    )
         waited = statistics.median(done["trainer"]["data_wait_share"] for done in rounds)
         figures[f"{strategy} × {processes}: trainer, data wait / step"] = round(waited, 5)
     return figures

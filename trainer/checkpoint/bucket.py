@@ -95,21 +95,26 @@ class Bucket:
             found = self._files.find(folder, detail=True)
         return {path[len(folder) + 1 :]: int(info["size"]) for path, info in found.items()}
 
+    def _get(self, path: str) -> bytes:
+        """A small object, whole."""
+        with self._as_os_error(path):
+            data: bytes = self._files.cat_file(path)
+            return data
+
+    def _set(self, path: str, data: bytes) -> None:
+        with self._as_os_error(path):
+            self._files.pipe_file(path, data)
+
     # ---- writing
 
     def read_note(self) -> bytes | None:
-        path = f"{self._root}/{NOTE}"
         try:
-            with self._as_os_error(path):
-                data: bytes = self._files.cat_file(path)
-                return data
+            return self._get(f"{self._root}/{NOTE}")
         except FileNotFoundError:
             return None
 
     def write_note(self, data: bytes) -> None:
-        path = f"{self._root}/{NOTE}"
-        with self._as_os_error(path):
-            self._files.pipe_file(path, data)
+        self._set(f"{self._root}/{NOTE}", data)
 
     def clear(self) -> None:
         """What a killed run left: files of a save that didn't end, and multi-part uploads, invisible and billed."""
@@ -136,11 +141,8 @@ class Bucket:
             if f"{folder}/{MANIFEST}" not in names:
                 notes.append(f"{self.place}/{folder} has no {MANIFEST}, so it is no checkpoint")
                 continue
-            path = self._path(step, MANIFEST)
             try:
-                with self._as_os_error(path):
-                    data = self._files.cat_file(path)
-                found[step] = parse(data, step=step)
+                found[step] = parse(self._get(self._path(step, MANIFEST)), step=step)
             except ValueError as error:
                 damaged.append(f"{self.place}/{folder}/{MANIFEST} {error}")
         return found, notes, damaged
@@ -148,9 +150,7 @@ class Bucket:
     def begin(self, step: int) -> None:
         if self._sizes(self._path(step)):
             self.remove(step)
-        path = self._path(step, _BEGUN)
-        with self._as_os_error(path):
-            self._files.pipe_file(path, b"")
+        self._set(self._path(step, _BEGUN), b"")
 
     def abandon(self, step: int) -> None:
         names = self._sizes(self._path(step))
@@ -189,9 +189,7 @@ class Bucket:
         return {"size": size, "sha256": digest.hexdigest()}
 
     def complete(self, step: int, manifest: Manifest) -> None:
-        path = self._path(step, MANIFEST)
-        with self._as_os_error(path):
-            self._files.pipe_file(path, encode(manifest))
+        self._set(self._path(step, MANIFEST), encode(manifest))
 
     def remove(self, step: int) -> None:
         with self._as_os_error(self._path(step)):
@@ -235,9 +233,7 @@ class Bucket:
         def fetch() -> bytes:
             if not self.owner:
                 return b""
-            path = self._path(step, name)
-            with self._as_os_error(path):
-                data: bytes = self._files.cat_file(path)
+            data = self._get(self._path(step, name))
             found = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             if not accepts(manifest["files"][name], found):
                 raise OSError(f"{name} is damaged")
