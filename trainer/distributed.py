@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from trainer import joining
 from trainer.errors import ConfigError, TrainerError
 from trainer.launched import launched
 from trainer.watch import failures, flight_recorder
@@ -85,7 +86,8 @@ def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
     timeout = timedelta(seconds=timeout_s)
     store: dist.Store = dist.HashStore()  # started alone: the same code path, with a store in memory
     if told.joins:
-        store, rank, world = next(dist.rendezvous("env://", timeout=timeout))
+        shared, rank, world = next(dist.rendezvous("env://", timeout=timeout))
+        store = joining.fresh(shared, rank=rank, world=world, timeout=timeout)
         _check_devices(store, device, rank=rank, world=world)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     notes = failures.notes_in(store)

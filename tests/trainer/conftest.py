@@ -1,5 +1,6 @@
 """Runs the trainer the way a user does: through torchrun, in its own session, with a deadline."""
 
+import contextlib
 import json
 import os
 import signal
@@ -90,8 +91,22 @@ def _starting() -> Iterator[Start]:
     yield launch
     for process in started:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process)
         process.communicate()
+
+
+def kill_group(agent: "subprocess.Popen[str]") -> None:
+    """A node that is gone: the agent, and its ranks, which have sessions of their own."""
+    for pid in reversed(descendants(agent.pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    agent.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    children = (Path("/proc") / str(pid) / "task").glob("*/children")
+    found = [int(child) for path in children for child in path.read_text().split()]
+    return [pid, *(each for child in found for each in descendants(child))]
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from trainer import train
 from trainer.__main__ import main
 from trainer.checkpoint import Checkpoints
 from trainer.checkpoint.folder import Folder
+from trainer.errors import DataError
 from trainer.models.llama import Llama
 from trainer.strategies.ddp import DDP
 from trainer.strategies.fsdp import FSDP
@@ -156,6 +157,25 @@ def stuck_save(result: Any, place: Folder, step: int, *_: Any) -> Any:
     return result
 
 
+def alone(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
+    """A rank without others works up to step 12, and waits there for torchrun to end it."""
+    del result, watchdog
+    if step == 12 and phase == DATA and os.environ["WORLD_SIZE"] == "1":
+        Path(os.environ["ALONE"]).touch()
+        signal.pause()
+
+
+def another_end_each_start(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
+    """Rank 1 fails in the first start, rank 0 in the second, rank 1 is asked to stop in the third."""
+    del result, watchdog
+    if step == 3 and phase == DATA:
+        match os.environ["TORCHELASTIC_RESTART_COUNT"], rank():
+            case ("0", 1) | ("1", 0):
+                raise DataError(f"the disk of rank {rank()} is gone.")
+            case ("2", 1):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
 FAULTS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "none": [],
     "bad in three ways": [
@@ -172,7 +192,8 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "asleep in data": [(Watchdog, "at", asleep)],
     "suspended": [(Watchdog, "at", suspended)],
     "slow save": [(Watchdog, "at", slow_save)],
-    "stuck save": [(Folder, "put", stuck_save)],
+    "another end each start": [(Watchdog, "at", another_end_each_start)],
+    "stuck save, then alone": [(Folder, "put", stuck_save), (Watchdog, "at", alone)],
 }
 
 

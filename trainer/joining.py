@@ -1,0 +1,63 @@
+"""A store of this start of the ranks alone.
+
+torchrun's store can outlive the ranks: after a restart it still holds what they left before, such as the addresses of
+ended processes, a note why they ended, or a wish to stop. Nothing that torchrun tells a rank differs between two starts
+and is equal on all ranks (an agent that joined later counts its own restarts), so the ranks agree on a name.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from trainer.errors import TrainerError
+
+_LOOK_S = 0.02  # between looks for ranks that came
+
+
+def fresh(store: dist.Store, *, rank: int, world: int, timeout: timedelta) -> dist.Store:
+    """The part of `store` that no earlier start of the ranks has written to.
+
+    Each rank asks with a word of its own, so an answer to an earlier start is never taken for one to this.
+
+    Raises TrainerError when ranks don't come within `timeout`.
+    """
+    try:
+        name = _answer_all(store, world, timeout) if rank == 0 else _ask(store, rank, timeout)
+    except dist.DistStoreError as error:
+        raise TrainerError(
+            f"rank {rank} did not find the other {world - 1} ranks within {timeout.total_seconds():.0f} s; look at the "
+            "output of ranks that ended, and whether the nodes reach the rendezvous address."
+        ) from error
+    return dist.PrefixStore(name, store)
+
+
+def _ask(store: dist.Store, rank: int, timeout: timedelta) -> str:
+    word = uuid.uuid4().hex
+    store.set(f"joining/{rank}", word)
+    store.wait([f"start/{word}"], timeout)
+    name = store.get(f"start/{word}").decode()
+    store.set(f"{name}/here/{rank}", "")
+    return name
+
+
+def _answer_all(store: dist.Store, world: int, timeout: timedelta) -> str:
+    """Answers each word it sees until all ranks have had an answer to the word of this start."""
+    name = uuid.uuid4().hex
+    asking = [f"joining/{rank}" for rank in range(1, world)]
+    here = [f"{name}/here/{rank}" for rank in range(1, world)]
+    answered: set[bytes] = set()
+    deadline = time.monotonic() + timeout.total_seconds()
+    if asking:
+        store.wait(asking, timeout)
+    while here and not store.check(here):
+        if time.monotonic() > deadline:
+            raise dist.DistStoreError("some ranks of an earlier start did not come back")
+        for word in set(store.multi_get(asking)) - answered:
+            store.set(f"start/{word.decode()}", name)
+            answered.add(word)
+        time.sleep(_LOOK_S)
+    return name
