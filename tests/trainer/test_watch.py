@@ -258,6 +258,16 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
+def test_ranks_whose_agent_was_killed_stop_with_a_checkpoint(start: Start, tmp_path: Path) -> None:
+    agent = start(command(2, f"output_dir={tmp_path}", "strategy=ddp", FOREVER, "metrics.sinks=[jsonl]"))
+    wait_for(tmp_path / "metrics.jsonl")
+    agent.kill()
+    output, _ = agent.communicate(timeout=DEADLINE_S)  # the ranks write to it until they end
+    (stop,) = events(tmp_path, "stop")
+    assert "torchrun's process on " in stop["reason"]
+    assert f"stopped at step {stop['step']} of" in output
+
+
 def test_restarted_ranks_take_nothing_for_theirs_that_an_earlier_start_left(start: Start, tmp_path: Path) -> None:
     """torchrun's store is the same one in all four starts: neither an old reason nor an old wish to stop counts."""
     launcher = ["--nproc-per-node=2", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=again"]

@@ -1,6 +1,6 @@
 """Ends a hang: a thread that watches this rank's progress, and says which rank the others wait for before it ends.
 
-It also looks for what a blocked loop would not see: a notice file, another rank's wish to stop, the time limits.
+It also looks for what a blocked loop would not see: a notice file, the end of torchrun's process, another rank's wish to stop, the time limits.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Watchdog:
         self._number = 0
         self._over, self._ending = threading.Event(), threading.Event()
         self._host = socket.gethostname()
+        self._agent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
         self._threads = [
             threading.Thread(target=self._send_beats, name="beats", daemon=True),
             threading.Thread(target=self._watch, name="watchdog", daemon=True),
@@ -133,6 +134,8 @@ class Watchdog:
             looked = now
             if config.notice_file is not None and Path(config.notice_file).exists():
                 self._stop.set(f"notice file {config.notice_file}")
+            if self._agent is not None and os.getppid() != self._agent:  # killed: nobody else would end this rank
+                self._stop.set(f"torchrun's process on {self._host} is gone")
             if config.max_duration is not None and now - self._began > config.max_duration:
                 self._stop.set(f"watch.max_duration of {config.max_duration:g} s is over")
             if self._stop.raised and now - self._stop.since > config.grace_s:
