@@ -1,6 +1,7 @@
 """Ends a hang: a thread that watches this rank's progress, and says which rank the others wait for before it ends.
 
-It also looks for what a blocked loop would not see: a notice file, the end of torchrun's process, another rank's wish to stop, the time limits.
+It also looks for what a blocked loop would not see: a notice file, the end of torchrun's process, another rank's wish
+to stop, the time limits.
 """
 
 from __future__ import annotations
