@@ -11,6 +11,7 @@ import pytest
 
 from tests.trainer import ranks
 from tests.trainer.conftest import DEADLINE_S, RECIPE, Start, command, events, finish, numbers
+from trainer.errors import ConfigError
 
 STEPS = "training.steps=6"
 CLIP = "training.clip_norm=0.05"  # well below the norms of a fresh model, so that clipping counts
@@ -169,3 +170,13 @@ def test_ranks_stop_at_the_same_step_when_only_one_is_told(start: Start, tmp_pat
     finish(process, code=None)
     stopped = events(tmp_path, "checkpoint")[-1]["step"]
     assert stopped == events(tmp_path, "step")[-1]["step"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_node_without_a_compiler_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    output = train(tmp_path, "training.compile=true", f"strategy={strategy}", world=2, code=ConfigError.exit_code)
+    assert "there is no no-such-compiler on this node; install it" in output
+    assert "Traceback" not in output
