@@ -62,7 +62,8 @@ def test_nodes_may_have_ipv6_addresses_only(run: Callable[[str], tuple[Verdict, 
     fleet.cluster = fleet.cluster.replace(nodes=tuple(six))
     verdict, lines = run(
         "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
-        "one = torch.ones(1)\ndist.all_reduce(one)\nprint('sum', int(one))"
+        "one = torch.ones(1)\ndist.all_reduce(one)\nprint('sum', int(one))\n"
+        "dist.destroy_process_group()"
     )
     assert verdict.state == "finished", lines
     assert sum("sum 4" in line for line in lines) == 4
