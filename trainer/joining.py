@@ -29,8 +29,8 @@ def fresh(store: dist.Store, *, rank: int, world: int, timeout: timedelta) -> di
         name = _answer_all(store, world, timeout) if rank == 0 else _ask(store, rank, timeout)
     except dist.DistError as error:  # no answer, or rank 0 that has ended, and the store with it
         raise TrainerError(
-            f"rank {rank} did not find the other {world - 1} ranks, waiting {timeout.total_seconds():.0f} s at most; look "
-            "at the output of ranks that ended, and whether the nodes reach the rendezvous address."
+            f"rank {rank} did not find the other {world - 1} ranks, waiting {timeout.total_seconds():.0f} s at most; "
+            "look at the output of ranks that ended, and whether the nodes reach the rendezvous address."
         ) from error
     return dist.PrefixStore(name, store)
 
