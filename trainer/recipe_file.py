@@ -126,7 +126,8 @@ def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str
     if kind == "missing":
         return f"{where} is missing; add it."
     if kind == "value_error":
-        return f"{where}: {error['ctx']['error']}."
+        problem = str(error["ctx"]["error"])
+        return f"{where}: {problem}" if problem.endswith("?") else f"{where}: {problem}."
     if kind in ("model_type", "model_attributes_type"):
         return f"{where} must hold keys and values, not {error['input']!r}."
     if kind == "literal_error":

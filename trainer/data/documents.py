@@ -101,8 +101,8 @@ def _parse(line: bytes, offset: int) -> dict[str, Any] | Wrong:
         if text.strip() in ("[", "{"):
             return Wrong("one line must hold one whole object; this file looks like a JSON array or indented JSON")
         if not text.endswith("\n"):
-            return Wrong(f"the file ends within the line; is it whole? ({error.msg} at column {error.colno})")
-        return Wrong(f"not valid JSON ({error.msg} at column {error.colno})")
+            return Wrong(f"the file ends within the line; is it whole? ({_at_column(error)})")
+        return Wrong(f"not valid JSON ({_at_column(error)})")
     except RecursionError:
         return Wrong("JSON nested too deeply")
     except ValueError:  # Python turns no more than 4300 digits into a whole number
@@ -110,6 +110,10 @@ def _parse(line: bytes, offset: int) -> dict[str, Any] | Wrong:
     if isinstance(value, list):
         return Wrong("one line must hold one object; this is a JSON array")
     return value if isinstance(value, dict) else Wrong(f"one line must hold one object; this is {_kind(value)}")
+
+
+def _at_column(error: json.JSONDecodeError) -> str:
+    return f"{error.msg.removesuffix(' at')} at column {error.colno}"  # some of the messages end with "at"
 
 
 def text_of(value: dict[str, Any], key: str) -> str | Wrong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Callable
@@ -29,6 +30,7 @@ def compile_forward(model: nn.Module, names: list[str], device: torch.device) ->
 def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
     fast = torch.compile(forward)
 
+    @functools.wraps(forward)  # its arguments are asked for: does it take `documents`?
     def call(*arguments: Any, **options: Any) -> Any:
         try:
             return fast(*arguments, **options)

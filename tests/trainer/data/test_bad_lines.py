@@ -21,6 +21,7 @@ GOOD = b'{"text": "good"}\n'
         (b"\n", "the line is blank"),
         (b'{"text": "a"} {"text": "b"}\n', "more than one JSON value"),
         (b'{"text": "a"\n', "not valid JSON"),
+        (b'{"text": "a\n', "not valid JSON (Invalid control character at column 12)"),
         (b'{"text": "a", "text": "b"}\n', "key 'text' is given twice"),
         (b'{"text": "a", "x": [{"y": 1, "y": 1}]}\n', "key 'y' is given twice"),
         (b'{"text": "a", "x": ' + b"9" * 5000 + b"}\n", "too many digits"),

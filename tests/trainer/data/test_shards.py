@@ -22,6 +22,7 @@ from trainer.data.opening import Data, check_packing, open_data, open_together
 from trainer.data.prefetch import Feed
 from trainer.data.shards import GROUP
 from trainer.errors import ConfigError, DataError, TrainerError
+from trainer.models.build import build
 from trainer.models.llama import Llama
 from trainer.recipe_file import load
 
@@ -355,6 +356,12 @@ def test_packing_is_refused_for_a_model_that_would_attend_across_documents() -> 
     check_packing(chosen.data, Llama(chosen.model))
     with pytest.raises(ConfigError, match="Linear"):
         check_packing(chosen.data, torch.nn.Linear(1, 1))
+
+
+def test_a_compiled_model_may_have_packed_documents() -> None:
+    chosen = recipe("unused", "data.source=stdlib", "data.packing=documents", "training.compile=true")
+    for deferred in (False, True):
+        check_packing(chosen.data, build(chosen, torch.device("cpu"), code=None, deferred=deferred).model)
 
 
 def test_training_on_shards_logs_what_each_step_waited_for_its_data(run: Run, many: Path, tmp_path: Path) -> None:
