@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer import config, recipe_file, strategies
 from trainer.errors import Stopped, TrainerError
-from trainer.launched import world_size
+from trainer.launched import agent, world_size
 
 # verb → (help, module with main(arguments) → exit code). A recipe of such a name is reached as ./prepare.
 VERBS = {
@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code; an error is one sentence on standard error, of every rank that has it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _speak_utf8()
+    agent()  # later it may be killed, and another process be our parent
     try:
         if words and words[0] in VERBS:
             return int(importlib.import_module(VERBS[words[0]][1]).main(words[1:]))

@@ -85,11 +85,12 @@ def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
     flight_recorder.enable()
     timeout = timedelta(seconds=timeout_s)
     store: dist.Store = dist.HashStore()  # started alone: the same code path, with a store in memory
-    if told.joins:
-        shared, rank, world = next(dist.rendezvous("env://", timeout=timeout))
-        store = joining.fresh(shared, rank=rank, world=world, timeout=timeout)
-        _check_devices(store, device, rank=rank, world=world)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+    with joining.ends_with_torchrun():
+        if told.joins:
+            shared, rank, world = next(dist.rendezvous("env://", timeout=timeout))
+            store = joining.fresh(shared, rank=rank, world=world, timeout=timeout)
+            _check_devices(store, device, rank=rank, world=world)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     notes = failures.notes_in(store)
     try:
         control = dist.new_group(backend="gloo", timeout=timeout)

@@ -7,15 +7,52 @@ and is equal on all ranks (an agent that joined later counts its own restarts), 
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
+import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch.distributed as dist
 
 from trainer.errors import TrainerError
+from trainer.launched import orphaned
 
 _LOOK_S = 0.02  # between looks for ranks that came
+_AGENT_S = 0.5  # between looks whether torchrun is there
+
+
+@contextmanager
+def ends_with_torchrun() -> Iterator[None]:
+    """Ends this process, though it is blocked, when torchrun is killed: its store may have ended with it.
+
+    For the time before the watchdog runs, when there is nothing to save.
+    """
+    joined = threading.Event()
+
+    def look() -> None:
+        while not joined.wait(_AGENT_S):
+            if orphaned():
+                with suppress(OSError):  # who read the output may be gone too
+                    print(
+                        f"torchrun's process on {socket.gethostname()} is gone, and the ranks had not joined yet: "
+                        "nothing was trained; start it again.",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                os._exit(TrainerError.exit_code)
+
+    thread = threading.Thread(target=look, name="joining", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        joined.set()
+        thread.join()
 
 
 def fresh(store: dist.Store, *, rank: int, world: int, timeout: timedelta) -> dist.Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 
@@ -38,6 +39,20 @@ def launched() -> Launched:
 def world_size() -> int:
     """1 without a launcher. Raises ConfigError."""
     return _whole("WORLD_SIZE", 1)
+
+
+@functools.cache
+def agent() -> int | None:
+    """torchrun's process; None without torchrun.
+
+    The first answer stays: it is asked for before anything slow, because the kernel never tells who the parent was.
+    """
+    return os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+
+
+def orphaned() -> bool:
+    """Whether torchrun was killed: nobody else would end this process."""
+    return agent() is not None and os.getppid() != agent()
 
 
 def _whole(name: str, default: int) -> int:

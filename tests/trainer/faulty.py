@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +19,7 @@ from torch import Tensor
 from tests.trainer import ranks
 from tests.trainer.checkpoint_jobs import full
 from tests.trainer.conftest import RECIPE
-from trainer import train
+from trainer import distributed, train
 from trainer.__main__ import main
 from trainer.checkpoint import Checkpoints
 from trainer.checkpoint.folder import Folder
@@ -176,6 +177,15 @@ def another_end_each_start(result: None, watchdog: Watchdog, phase: str, step: i
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
+def wait_for_the_agent_s_end(result: torch.device, *_: Any) -> torch.device:
+    """Before the first word with the others."""
+    agent = os.getppid()
+    Path(os.environ["BEFORE_JOINING"], str(rank())).touch()
+    while os.getppid() == agent:
+        time.sleep(0.02)
+    return result
+
+
 FAULTS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "none": [],
     "bad in three ways": [
@@ -192,6 +202,7 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "asleep in data": [(Watchdog, "at", asleep)],
     "suspended": [(Watchdog, "at", suspended)],
     "slow save": [(Watchdog, "at", slow_save)],
+    "agent ends before joining": [(distributed, "_device", wait_for_the_agent_s_end)],
     "another end each start": [(Watchdog, "at", another_end_each_start)],
     "stuck save, then alone": [(Folder, "put", stuck_save), (Watchdog, "at", alone)],
 }

@@ -268,6 +268,17 @@ def test_ranks_whose_agent_was_killed_stop_with_a_checkpoint(start: Start, tmp_p
     assert f"stopped at step {stop['step']} of" in output
 
 
+def test_ranks_whose_agent_was_killed_before_they_joined_end(start: Start, tmp_path: Path) -> None:
+    launcher = ["--standalone", "--nproc-per-node=2"]
+    argv = faulty_command("agent ends before joining", tmp_path / "run", "strategy=ddp", FOREVER, launcher=launcher)
+    agent = start(argv, environment={"BEFORE_JOINING": str(tmp_path)})
+    for rank in ("0", "1"):
+        wait_for(tmp_path / rank)
+    agent.kill()
+    output, _ = agent.communicate(timeout=DEADLINE_S)
+    assert "is gone, and the ranks had not joined yet" in output
+
+
 def test_restarted_ranks_take_nothing_for_theirs_that_an_earlier_start_left(start: Start, tmp_path: Path) -> None:
     """torchrun's store is the same one in all four starts: neither an old reason nor an old wish to stop counts."""
     launcher = ["--nproc-per-node=2", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=again"]

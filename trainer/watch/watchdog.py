@@ -21,6 +21,7 @@ import torch.distributed as dist
 from trainer.config import WatchSection
 from trainer.distributed import Processes
 from trainer.errors import GraceOver, Stalled
+from trainer.launched import orphaned
 from trainer.watch import beats, flight_recorder
 from trainer.watch.beats import Beat
 from trainer.watch.stop import StopFlag
@@ -61,7 +62,6 @@ class Watchdog:
         self._number = 0
         self._over, self._ending = threading.Event(), threading.Event()
         self._host = socket.gethostname()
-        self._agent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
         self._threads = [
             threading.Thread(target=self._send_beats, name="beats", daemon=True),
             threading.Thread(target=self._watch, name="watchdog", daemon=True),
@@ -135,7 +135,7 @@ class Watchdog:
             looked = now
             if config.notice_file is not None and Path(config.notice_file).exists():
                 self._stop.set(f"notice file {config.notice_file}")
-            if self._agent is not None and os.getppid() != self._agent:  # killed: nobody else would end this rank
+            if orphaned():
                 self._stop.set(f"torchrun's process on {self._host} is gone")
             if config.max_duration is not None and now - self._began > config.max_duration:
                 self._stop.set(f"watch.max_duration of {config.max_duration:g} s is over")
