@@ -85,7 +85,7 @@ def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
     flight_recorder.enable()
     timeout = timedelta(seconds=timeout_s)
     store: dist.Store = dist.HashStore()  # started alone: the same code path, with a store in memory
-    with joining.ends_with_torchrun():
+    with joining.ends_at_once():
         if told.joins:
             shared, rank, world = next(dist.rendezvous("env://", timeout=timeout))
             store = joining.fresh(shared, rank=rank, world=world, timeout=timeout)

@@ -8,6 +8,7 @@ and is equal on all ranks (an agent that joined later counts its own restarts), 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -19,7 +20,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from trainer.errors import TrainerError
+from trainer.errors import GraceOver, TrainerError
 from trainer.launched import orphaned
 
 _LOOK_S = 0.02  # between looks for ranks that came
@@ -27,10 +28,11 @@ _AGENT_S = 0.5  # between looks whether torchrun is there
 
 
 @contextmanager
-def ends_with_torchrun() -> Iterator[None]:
-    """Ends this process, though it is blocked, when torchrun is killed: its store may have ended with it.
+def ends_at_once() -> Iterator[None]:
+    """Ends this process, though it is blocked, when it is asked to stop or torchrun was killed, maybe with its store.
 
-    For the time before the watchdog runs, when there is nothing to save.
+    For the time before the watchdog runs, when there is nothing to save. Python's own handlers of signals would have to
+    wait for the call that is blocked.
     """
     joined = threading.Event()
 
@@ -38,14 +40,15 @@ def ends_with_torchrun() -> Iterator[None]:
         while not joined.wait(_AGENT_S):
             if orphaned():
                 with suppress(OSError):  # who read the output may be gone too
-                    print(
-                        f"torchrun's process on {socket.gethostname()} is gone, and the ranks had not joined yet: "
-                        "nothing was trained; start it again.",
-                        file=sys.stderr,
-                        flush=True,
+                    text = (
+                        f"torchrun's process on {socket.gethostname()} is gone, and not all ranks had joined: nothing "
+                        "was trained in this start; the same command goes on."
                     )
-                os._exit(TrainerError.exit_code)
+                    print(text, file=sys.stderr, flush=True)
+                os._exit(GraceOver.exit_code)
 
+    numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
     thread = threading.Thread(target=look, name="joining", daemon=True)
     thread.start()
     try:
@@ -53,6 +56,8 @@ def ends_with_torchrun() -> Iterator[None]:
     finally:
         joined.set()
         thread.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def fresh(store: dist.Store, *, rank: int, world: int, timeout: timedelta) -> dist.Store:

@@ -1,9 +1,13 @@
 """Stopping, bad steps and hangs, with real ranks and faults built in (tests/trainer/faulty.py)."""
 
+import contextlib
 import itertools
 import json
+import os
 import re
 import shutil
+import signal
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -276,7 +280,30 @@ def test_ranks_whose_agent_was_killed_before_they_joined_end(start: Start, tmp_p
         wait_for(tmp_path / rank)
     agent.kill()
     output, _ = agent.communicate(timeout=DEADLINE_S)
-    assert "is gone, and the ranks had not joined yet" in output
+    assert "is gone, and not all ranks had joined" in output
+
+
+def _joins_alone(listening: Path) -> None:
+    """Rank 0 of 2, whose other rank never comes."""
+    if os.environ["RANK"] == "0":
+        threading.Thread(target=_tell_when_listening, args=(listening,), daemon=True).start()
+        ranks.trainer(RECIPE, "strategy=ddp")
+
+
+def _tell_when_listening(listening: Path) -> None:
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"]))):
+            listening.touch()
+            return
+        time.sleep(0.02)
+
+
+def test_a_rank_that_waits_for_others_can_be_stopped(tmp_path: Path) -> None:
+    with ranks.running(2, _joins_alone, tmp_path / "listening") as (waiting, _):
+        wait_for(tmp_path / "listening")
+        os.kill(waiting.pid, signal.SIGTERM)
+        ended = waiting.finish()
+    assert ended.exit_code == -signal.SIGTERM, ended.output
 
 
 def test_restarted_ranks_take_nothing_for_theirs_that_an_earlier_start_left(start: Start, tmp_path: Path) -> None:
