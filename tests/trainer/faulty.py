@@ -121,6 +121,12 @@ def stop_in_step_three(result: None, watchdog: Watchdog, phase: str, step: int) 
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def killed(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
+    del result, watchdog
+    if rank() == 1 and step == 3 and phase == DATA:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def asleep(result: None, watchdog: Watchdog, phase: str, step: int) -> None:
     del result, watchdog
     if rank() == 1 and step == 3 and phase == DATA:
@@ -199,6 +205,7 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "notice": [(Watchdog, "at", notice)],
     "stop in evaluation": [(Llama, "forward", stop_in_evaluation)],
     "two signals": [(Watchdog, "at", stop_in_step_three), (Checkpoints, "save", stop_twice)],
+    "killed": [(Watchdog, "at", killed)],
     "asleep in data": [(Watchdog, "at", asleep)],
     "suspended": [(Watchdog, "at", suspended)],
     "slow save": [(Watchdog, "at", slow_save)],

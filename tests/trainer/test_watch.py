@@ -208,6 +208,14 @@ def test_a_hang_ends_and_the_rank_at_fault_is_named(tmp_path: Path, fault: str) 
     assert recorded["gloo"]["entries"]
 
 
+def test_the_ranks_that_outlive_a_killed_one_say_what_they_miss(tmp_path: Path) -> None:
+    left, lost = ranks.outcomes(2, faulty.trainer, "killed", tmp_path, "strategy=ddp")
+    assert lost.exit_code == -signal.SIGKILL
+    assert left.exit_code == 1, left.output
+    assert "lost its connection to another rank ([127.0.0.1]:" in left.output
+    assert "Traceback" not in left.output
+
+
 def test_a_save_that_takes_longer_than_the_grace_ends(tmp_path: Path) -> None:
     (ended,) = ranks.outcomes(1, faulty.trainer, "slow save", tmp_path, "strategy=ddp", "watch.grace_s=1")
     assert ended.exit_code == 7, ended.output

@@ -7,6 +7,7 @@ Under torchrun the store outlives the ranks; otherwise it ends with rank 0, whos
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from trainer.watch.beats import bounded
 _STORE_S = 10.0  # for an answer of the store
 _LEAVE_S = 2.0  # for the other ranks to end too
 _LOOK_S = 0.02  # between looks whether they have
+_CLOSED = re.compile(r"/gloo/.*(closed by peer|reset by peer|Broken pipe)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def explained(error: Exception, notes: dist.Store, *, rank: int, world: int) -> 
     """
     reason: Exception = error
     if any(_is_lost_connection(each) for each in _chain(error)):
-        reason = _first(notes) or error
+        reason = _first(notes) or _unexplained(error, rank) or error
     else:
         text = strict_json.encode(asdict(_note(error, rank)))
         bounded(lambda: notes.compare_set("first", "", text), _STORE_S)
@@ -61,6 +63,19 @@ def _first(notes: dist.Store) -> TrainerError | None:
     note = Note(**strict_json.decode(found))
     kind: type[TrainerError] = getattr(errors, note.kind)
     return kind(f"rank {note.rank} on {note.host}: {note.text}")
+
+
+def _unexplained(error: Exception, rank: int) -> TrainerError | None:
+    """For a rank that ended without a note. None when no connection was lost: then the traceback is needed."""
+    found = next((str(each) for each in _chain(error) if _CLOSED.search(str(each))), None)
+    if found is None:
+        return None
+    peer = re.search(r"\[[^\[\]]+\]:\d+", found)
+    return TrainerError(
+        f"rank {rank} on {socket.gethostname()} lost its connection to another rank ({peer[0] if peer else 'unknown'})"
+        ", which ended without a word: killed, perhaps for want of memory, or its node is gone. torchrun's report "
+        "names it, and that node's kernel log may say why; the same command goes on from the last checkpoint."
+    )
 
 
 def _wait_for_others(notes: dist.Store, *, rank: int, world: int) -> None:
