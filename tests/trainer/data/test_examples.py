@@ -102,7 +102,7 @@ def test_every_bad_line_is_named_before_training(pairs: Path) -> None:
 def test_a_part_without_examples_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
     write_jsonl(path, [{"prompt": "a", "response": "b"}])
-    with pytest.raises(DataError, match="needs at least 1 example, has 0 of the 1 in .*one.jsonl; give more"):
+    with pytest.raises(DataError, match=r"needs at least 1 example, has 0 of the 1 in .*one\.jsonl; give more"):
         opened(path)
 
 
