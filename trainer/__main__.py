@@ -73,6 +73,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _read_utf8() -> None:
+    """Starts this process again in Python's UTF-8 mode when it read its words by another encoding.
+
+    An SSH session often has no locale. Then a path or key in the recipe, which is UTF-8, and the same one on the
+    command line would be different texts, and no file of that name could be opened.
+    """
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - our own words
+
+
 def _speak_utf8() -> None:
     """An SSH session often has no locale, and then Python would print only ASCII."""
     for stream in (sys.stdout, sys.stderr):
@@ -81,4 +91,5 @@ def _speak_utf8() -> None:
 
 
 if __name__ == "__main__":
+    _read_utf8()
     sys.exit(main())

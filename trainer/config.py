@@ -20,6 +20,7 @@ from trainer.fields import (
     InnerShare,
     Name,
     Positive,
+    Seconds,
     Section,
     Seed,
     Share,
@@ -185,7 +186,7 @@ class WatchSection(Section):
     max_duration: Duration | None = None
     """Stop with a checkpoint that long after each start: 55m, 1h30m, 90s."""
     # Less than the 120 s of `fab stop`, to have the last word.
-    grace_s: AboveZero = 110.0
+    grace_s: Seconds = 110.0
     """From the wish to stop to the complete checkpoint; then the process ends without it. torchrun by itself kills
     after 30 s: give it --shutdown-timeout (`fab train` does)."""
     on_bad_step: Literal["skip", "stop"] = "skip"
@@ -194,7 +195,7 @@ class WatchSection(Section):
     """So many in a row stop the run."""
     spike_factor: AboveZero | None = None
     """A loss is bad above median + this × deviation (robust) of the last 64 good ones; null: off."""
-    stall_s: AboveZero = 600.0
+    stall_s: Seconds = 600.0
     """With nothing finished for so long the run ends; 3 times that for the start, the first step and saving."""
 
 

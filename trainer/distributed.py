@@ -1,5 +1,6 @@
 """The ranks of a run: what torchrun tells each process, and the few ways in which they talk outside the model."""
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,7 +90,7 @@ def processes(*, timeout_s: float = 600.0) -> Iterator[Processes]:
         if told.joins:
             shared, rank, world = next(dist.rendezvous("env://", timeout=timeout))
             store = joining.fresh(shared, rank=rank, world=world, timeout=timeout)
-            _check_devices(store, device, rank=rank, world=world)
+        _check_nodes(store, device, rank=rank, world=world)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     notes = failures.notes_in(store)
     try:
@@ -119,17 +120,45 @@ def _device(local_rank: int, local_world: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def _check_devices(store: dist.Store, device: torch.device, *, rank: int, world: int) -> None:
-    """Refuses ranks of which some see a GPU and some don't: each kind would wait for the other in its own backend."""
-    store.set(f"device/{rank}", f"{device.type} on {socket.gethostname()}")
-    found = [value.decode() for value in store.multi_get([f"device/{number}" for number in range(world)])]
-    kinds = {text.partition(" ")[0]: (number, text) for number, text in reversed(list(enumerate(found)))}
-    if len(kinds) > 1:
+def _check_nodes(store: dist.Store, device: torch.device, *, rank: int, world: int) -> None:
+    """Refuses on all ranks what would keep some of them waiting for the others in the connections between them."""
+    host = socket.gethostname()
+    store.set(f"device/{rank}", f"{device.type} on {host}")
+    problem = _interface_problem()
+    store.set(f"interface/{rank}", f"rank {rank} on {host}: {problem}" if problem else "")
+    devices, interfaces = (
+        [value.decode() for value in store.multi_get([f"{what}/{number}" for number in range(world)])]
+        for what in ("device", "interface")
+    )
+    refusal = next((text for text in interfaces if text), None) or _unlike(devices)
+    if refusal:
         store.set(f"told/{rank}", "")
         if rank == 0:  # without torchrun the store ends with this process
             store.multi_get([f"told/{number}" for number in range(world)])
-        (one, first), (other, second) = sorted(kinds.values())
-        raise ConfigError(
-            f"rank {one} runs on {first} and rank {other} on {second}; mend the driver of the node without GPUs, or "
-            "hide those of all nodes with CUDA_VISIBLE_DEVICES=''."
-        )
+        raise ConfigError(refusal)
+
+
+def _unlike(devices: list[str]) -> str | None:
+    """Ranks of which some see a GPU and some don't: each kind would wait for the other in its own backend."""
+    kinds = {text.partition(" ")[0]: (number, text) for number, text in reversed(list(enumerate(devices)))}
+    if len(kinds) == 1:
+        return None
+    (one, first), (other, second) = sorted(kinds.values())
+    return (
+        f"rank {one} runs on {first} and rank {other} on {second}; mend the driver of the node without GPUs, or "
+        "hide those of all nodes with CUDA_VISIBLE_DEVICES=''."
+    )
+
+
+def _interface_problem() -> str | None:
+    """Gloo takes names of interfaces as they are, where NCCL also takes ^lo or the beginning of a name."""
+    for name in filter(None, os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")):
+        try:
+            dist.ProcessGroupGloo.create_device(interface=name)
+        except RuntimeError:
+            known = ", ".join(other for _, other in socket.if_nameindex())
+            return (
+                f"GLOO_SOCKET_IFNAME names {name!r}, and there is no such network interface with an address; set it "
+                f"on that node to one of {known}, or unset it."
+            )
+    return None

@@ -56,6 +56,8 @@ Beta = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_number)]
 InnerShare = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_number)]
 FromZero = Annotated[float, Field(ge=0), BeforeValidator(_number)]
 AboveZero = Annotated[float, Field(gt=0), BeforeValidator(_number)]
+_LONGEST_S = 1e9  # thirty years: timers of the system and of torch overflow not far above it
+Seconds = Annotated[float, Field(gt=0, le=_LONGEST_S), BeforeValidator(_number)]
 
 
 def _duration(value: Any) -> float:
@@ -69,7 +71,7 @@ def _duration(value: Any) -> float:
         raise ValueError(f"must be a time such as 55m, 1h30m or 90s, not {value!r}") from None
 
 
-Duration = Annotated[float, Field(gt=0), BeforeValidator(_duration)]  # in seconds
+Duration = Annotated[float, Field(gt=0, le=_LONGEST_S), BeforeValidator(_duration)]  # in seconds
 
 
 class Section(BaseModel):

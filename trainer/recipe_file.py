@@ -115,7 +115,8 @@ def _plain(text: str) -> Any:
 def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str:
     location = [part for part in error["loc"] if part not in MODEL_KINDS]
     key = ".".join(str(part) for part in location)
-    where = f"--set {key}" if key in overridden else f"{path}: {key or 'recipe'}"
+    above = {".".join(map(str, location[:count])) for count in range(1, len(location) + 1)}  # --set betas=[…], betas.1
+    where = f"--set {key}" if above & overridden else f"{path}: {key or 'recipe'}"
     kind = error["type"]
     if kind == "extra_forbidden":
         known = _keys_at(error["loc"][:-1])
@@ -128,6 +129,8 @@ def _sentence(path: Path, error: Mapping[str, Any], overridden: set[str]) -> str
     if kind == "value_error":
         problem = str(error["ctx"]["error"])
         return f"{where}: {problem}" if problem.endswith("?") else f"{where}: {problem}."
+    if kind == "tuple_type":
+        return f"{where} must be a list such as [a, b], not {error['input']!r}."
     if kind in ("model_type", "model_attributes_type"):
         return f"{where} must hold keys and values, not {error['input']!r}."
     if kind == "literal_error":

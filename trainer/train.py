@@ -375,6 +375,7 @@ def _finish(run: Run) -> None:
     run.watchdog.at(SAVE, run.step)
     run.checkpoints.wait()
     _report_saved(run)
+    run.bad_steps.end(run.step, held_out_loss=run.held_out_loss if run.evaluated_step == run.step else None)
     result = {
         "step": run.step,
         "steps": run.recipe.training.steps,

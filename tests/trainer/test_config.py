@@ -91,6 +91,11 @@ def test_a_strategy_may_be_a_plain_name() -> None:
         ("experiment.name=x", "no keys below"),
         ("steps", "key=value"),
         ("data.source=path", "data.path"),
+        ("optimizer.betas=[9e-1]", "--set optimizer.betas.1 is missing"),
+        ("metrics.sinks=jsonl", "--set metrics.sinks must be a list such as [a, b], not 'jsonl'"),
+        ("watch.stall_s=1e10", "--set watch.stall_s: Input should be less than or equal to 1000000000"),
+        ("watch.grace_s=1e300", "--set watch.grace_s: Input should be less"),
+        ("watch.max_duration=99999999d", "--set watch.max_duration: Input should be less"),
     ],
 )
 def test_a_wrong_override_is_refused_with_its_key(override: str, message: str) -> None:

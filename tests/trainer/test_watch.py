@@ -61,6 +61,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
         "bad gradients": run("bad gradients", "bad gradients", "metrics.sinks=[jsonl]"),
         "stop on bad": run("bad loss", "stop on bad", *common, "watch.on_bad_step=stop"),
         "always bad": run("always bad", "always bad", *common, "watch.max_bad_steps=2"),
+        "never good": run("none", "never good", *common, "model.rope_theta=1e-300"),
         "notice": run("notice", "notice", *common, FOREVER, notice_file=root / "notice file"),
         "max duration": run("none", "max duration", *common, FOREVER, "watch.max_duration=1s"),
         "evaluation": run("stop in evaluation", "evaluation", *common, "training.evaluate_every=2"),
@@ -345,6 +346,18 @@ def test_the_rank_that_the_others_wait_for_is_told_from_two_readings(
     before: list[Beat | None] | None, after: list[Beat | None] | None, verdict: str
 ) -> None:
     assert verdict in blame(before, after)
+
+
+def test_a_run_that_ends_before_enough_bad_steps_has_not_finished(session: dict[str, Ended]) -> None:
+    ended = session["never good"]
+    assert ended.code == 4
+    assert "held-out loss at the last step, 6, is nan" in ended.outcomes[0].output
+    assert not (ended.folder / "finished.json").exists()
+    judge = BadSteps(WatchSection())
+    judge.bad(1, "the loss is nan")
+    judge.end(2, held_out_loss=3.0)
+    with pytest.raises(BadStep, match="no step of 1 was good"):
+        judge.end(1, held_out_loss=None)
 
 
 def test_a_spike_is_judged_by_the_usual_spread_of_losses() -> None:

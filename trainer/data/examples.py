@@ -18,7 +18,7 @@ from trainer.data import tokenizer
 from trainer.data.batches import IGNORED, Batch
 from trainer.data.documents import Bad, Wrong, json_objects, text_of
 from trainer.data.inputs import plan
-from trainer.errors import ConfigError, DataError
+from trainer.errors import DataError
 
 _SHOWN = 10
 _ROUND = 8  # lengths are padded to a multiple, so that there are few shapes
@@ -75,7 +75,7 @@ def load(config: DataSection) -> tuple[Examples, Examples, list[str], int]:
     pairs, problems, bad = _pairs(config)
     if problems:
         more = f"\n… and {bad - len(problems)} more" if bad > len(problems) else ""
-        raise DataError(f"data.path: {bad} lines are no examples; correct them:\n" + "\n".join(problems) + more)
+        raise DataError(f"data.path: bad lines: {bad}; correct them:\n" + "\n".join(problems) + more)
     parts: dict[bool, list[tuple[NDArray[Any], int]]] = {False: [], True: []}
     cut = dropped = empty = 0
     limit = config.sequence_length + 1
@@ -95,7 +95,10 @@ def load(config: DataSection) -> tuple[Examples, Examples, list[str], int]:
         parts[number < config.held_out_share * 2**64].append((ids, len(prompt)))
     for name, examples in (("training", parts[False]), ("held-out", parts[True])):
         if not examples:
-            raise ConfigError(f"data: the {name} part needs at least 1 example, has 0; change data.held_out_share.")
+            raise DataError(
+                f"data: the {name} part needs at least 1 example, has 0 of the {len(pairs)} in {config.path}; give "
+                "more examples, or change data.held_out_share or sequence_length."
+            )
     notes = []
     if cut:
         left_out = f", {dropped} of them left out because nothing of the response was left" if dropped else ""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config import DataSection
-from trainer.errors import ConfigError
+from trainer.errors import DataError
 
 SEPARATOR = 256  # the token after each document; 0–255 are bytes
 _SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
@@ -25,14 +25,14 @@ class Corpus:
 
 
 def load(config: DataSection) -> Corpus:
-    """Reads the documents. Raises ConfigError when there are too few for both parts."""
+    """Reads the documents. Raises DataError when there are too few for both parts."""
     parts: dict[bool, list[bytes]] = {False: [], True: []}
     budget = int(config.limit_mib * 2**20)
     for root, path in _files(config):
         try:
             content = path.read_bytes()[:budget]
         except OSError as error:
-            raise ConfigError(f"data.path: cannot read {path}: {error.strerror}.") from None
+            raise DataError(f"data.path: cannot read {path}: {error.strerror}.") from None
         if content:
             parts[_held_out(path.relative_to(root).as_posix(), config.held_out_share)].append(content)
         budget -= len(content)
@@ -41,7 +41,7 @@ def load(config: DataSection) -> Corpus:
     training, held_out = _tokens(parts[False]), _tokens(parts[True])
     for name, tokens in (("training", training), ("held-out", held_out)):
         if len(tokens) <= config.sequence_length:
-            raise ConfigError(
+            raise DataError(
                 f"data: the {name} part needs at least {config.sequence_length + 1} tokens for one sequence, has "
                 f"{len(tokens)}; give more files, or change data.sequence_length, held_out_share or limit_mib."
             )
@@ -61,7 +61,7 @@ def _files(config: DataSection) -> list[tuple[Path, Path]]:
         else:
             found = [path for path in root.rglob("*") if path.is_file()]
     if not found:
-        raise ConfigError(f"data: there are no files to read under {root}.")
+        raise DataError(f"data: there are no files to read under {root}.")
     return [(root, path) for path in sorted(found, key=lambda path: path.relative_to(root).as_posix())]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -44,8 +45,8 @@ def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
 def _check_compiler(device: torch.device) -> None:
     """torch finds out in the first step otherwise, and says it at length. Raises ConfigError."""
     # What torch takes on Linux: for CPU kernels C++, for what launches GPU kernels C.
-    variable, usual = ("CXX", ("g++", "clang++")) if device.type == "cpu" else ("CC", ("gcc", "clang"))
-    wanted = [os.environ[variable]] if variable in os.environ else usual
+    variable, usual = ("CXX", ("g++",)) if device.type == "cpu" else ("CC", ("gcc", "clang"))
+    wanted = shlex.split(os.environ.get(variable, ""))[:1] or usual  # the variable may hold "ccache g++"
     if not any(shutil.which(name) for name in wanted):
         raise ConfigError(
             f"training.compile needs a compiler, and there is no {' or '.join(wanted)} on this node; "

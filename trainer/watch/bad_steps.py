@@ -67,3 +67,14 @@ class BadSteps:
                 f"step {step}: {problem}; that is bad step {self.in_a_row} in a row (watch.max_bad_steps). "
                 f"None of them changed the weights. To go on: {advice}."
             )
+
+    def end(self, step: int, *, held_out_loss: float | None) -> None:
+        """At the last step; the loss is None when there is no held-out part.
+
+        Raises BadStep for a run that is too short for max_bad_steps to end it, yet has no model to show.
+        """
+        advice = "lower optimizer.learning_rate or weight_decay, or look at the data and the model's keys"
+        if held_out_loss is not None and not math.isfinite(held_out_loss):
+            raise BadStep(f"the held-out loss at the last step, {step}, is {held_out_loss}. To train again: {advice}.")
+        if self.total >= step:
+            raise BadStep(f"no step of {step} was good, so no weight has changed. To train again: {advice}.")

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -194,4 +195,5 @@ class Watchdog:
             self._end(code)
 
     def _say(self, text: str) -> None:
-        print(f"rank {self._here.rank}: {text}", file=sys.stderr, flush=True)
+        with suppress(OSError, ValueError):  # who read the output may be gone, and this thread must go on
+            print(f"rank {self._here.rank}: {text}", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from trainer.config import Recipe
 from trainer.data.batches import IGNORED
 from trainer.data.opening import Data, open_data
 from trainer.data.prefetch import Feed
-from trainer.errors import ConfigError, DataError
+from trainer.errors import DataError
 from trainer.recipe_file import load
 
 
@@ -102,7 +102,7 @@ def test_every_bad_line_is_named_before_training(pairs: Path) -> None:
 def test_a_part_without_examples_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
     write_jsonl(path, [{"prompt": "a", "response": "b"}])
-    with pytest.raises(ConfigError, match="needs at least 1 example, has 0"):
+    with pytest.raises(DataError, match=r"needs at least 1 example, has 0 of the 1 in .*one\.jsonl; give more"):
         opened(path)
 
 

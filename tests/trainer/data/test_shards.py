@@ -171,7 +171,7 @@ def test_data_shorter_than_a_sequence_is_refused_with_both_numbers(tmp_path: Pat
     text = tmp_path / "text"
     text.mkdir()
     (text / "a").write_bytes(b"x" * max(tokens - 1, 0))
-    with pytest.raises(ConfigError, match=f"needs at least {LENGTH + 1} tokens|no files"):
+    with pytest.raises(DataError, match=f"needs at least {LENGTH + 1} tokens|no files"):
         open_shards(text, "data.source=path", "data.held_out_share=0.0001")
 
 
