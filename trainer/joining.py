@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from trainer.errors import GraceOver, TrainerError
 from trainer.launched import orphaned
+from trainer.watch.stop import taken_over
 
 _LOOK_S = 0.02  # between looks for ranks that came
 _AGENT_S = 0.5  # between looks whether torchrun is there
@@ -47,8 +48,7 @@ def ends_at_once() -> Iterator[None]:
                     print(text, file=sys.stderr, flush=True)
                 os._exit(GraceOver.exit_code)
 
-    numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in taken_over()}
     thread = threading.Thread(target=look, name="joining", daemon=True)
     thread.start()
     try:

@@ -163,10 +163,11 @@ def test_shards_that_exist_nowhere_any_more_are_named_and_nothing_is_resumed(tmp
     assert not [line for line in events(folders[0], "step") if line["step"] > 4]
 
 
-def test_ranks_stop_at_the_same_step_when_only_one_is_told(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_ranks_stop_at_the_same_step_when_only_torchrun_is_told(start: Start, tmp_path: Path, number: int) -> None:
     process = start(command(2, f"output_dir={tmp_path}", "training.steps=1e6"))
     wait_for_step(tmp_path)
-    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, number)
     finish(process, code=None)
     stopped = events(tmp_path, "checkpoint")[-1]["step"]
     assert stopped == events(tmp_path, "step")[-1]["step"]

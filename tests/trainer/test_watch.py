@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from tests.trainer import faulty, ranks
 from tests.trainer.conftest import DEADLINE_S, RECIPE, Start, command, events, finish, free_port, kill_group
 from trainer.config import WatchSection
 from trainer.data.prefetch import Feed
-from trainer.errors import BadStep
+from trainer.errors import BadStep, TrainerError
 from trainer.metrics.schema import EVENTS
 from trainer.watch.bad_steps import BadSteps
 from trainer.watch.beats import Beat, blame
+from trainer.watch.failures import explained, notes_in
 
 FOREVER = "training.steps=1e6"
 
@@ -279,6 +281,12 @@ def test_ranks_whose_agent_was_killed_stop_with_a_checkpoint(start: Start, tmp_p
     (stop,) = events(tmp_path, "stop")
     assert "torchrun's process on " in stop["reason"]
     assert f"stopped at step {stop['step']} of" in output
+
+
+def test_a_rank_whose_store_is_gone_says_so_instead_of_a_traceback() -> None:
+    reason = explained(dist.DistNetworkError("Broken pipe"), notes_in(dist.HashStore()), rank=1, world=2)
+    assert isinstance(reason, TrainerError)
+    assert re.match(r"rank 1 on \S+ lost its connection to the store of the ranks", str(reason))
 
 
 def test_ranks_whose_agent_was_killed_before_they_joined_end(start: Start, tmp_path: Path) -> None:

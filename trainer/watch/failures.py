@@ -67,14 +67,19 @@ def _first(notes: dist.Store) -> TrainerError | None:
 
 def _unexplained(error: Exception, rank: int) -> TrainerError | None:
     """For a rank that ended without a note. None when no connection was lost: then the traceback is needed."""
-    found = next((str(each) for each in _chain(error) if _CLOSED.search(str(each))), None)
-    if found is None:
+    chain = list(_chain(error))
+    found = next((str(each) for each in chain if _CLOSED.search(str(each))), None)
+    if found is not None:
+        peer = re.search(r"\[[^\[\]]+\]:\d+", found)
+        other, seen = f"another rank ({peer[0] if peer else 'unknown'})", "Torchrun's report names it"
+    elif any(isinstance(each, dist.DistNetworkError) for each in chain):
+        other, seen = "the store of the ranks (torchrun's, or rank 0's)", "Look at rank 0's node"
+    else:
         return None
-    peer = re.search(r"\[[^\[\]]+\]:\d+", found)
     return TrainerError(
-        f"rank {rank} on {socket.gethostname()} lost its connection to another rank ({peer[0] if peer else 'unknown'})"
-        ", which ended without a word: killed, perhaps for want of memory, or its node is gone. torchrun's report "
-        "names it, and that node's kernel log may say why; the same command goes on from the last checkpoint."
+        f"rank {rank} on {socket.gethostname()} lost its connection to {other}, which ended without a word: killed, "
+        f"perhaps for want of memory, or its node is gone. {seen}, and that node's kernel log may say "
+        "why; the same command goes on from the last checkpoint."
     )
 
 

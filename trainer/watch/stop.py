@@ -7,14 +7,21 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def taken_over() -> list[signal.Signals]:
+    """The signals that ask to stop; without those that this process was started to ignore, such as by nohup."""
+    if threading.current_thread() is not threading.main_thread():  # Python allows no other one to set handlers
+        return []
+    return [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
 class StopFlag:
     """This rank's wish to stop: why, and since when. The first reason stays, so a second signal changes nothing.
 
-    As a context manager it takes SIGTERM and SIGINT over. The handler sets the flag and does nothing else, because it
-    may run at any point: also in the middle of a save.
+    As a context manager it takes SIGTERM, SIGINT and SIGHUP (a closed terminal) over. The handler sets the flag and
+    does nothing else, because it may run at any point: also in the middle of a save.
     """
 
     def __init__(self) -> None:
@@ -36,8 +43,7 @@ class StopFlag:
         self.since = math.inf
 
     def __enter__(self) -> "StopFlag":
-        if threading.current_thread() is threading.main_thread():  # Python allows no other one to set handlers
-            self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        self._before = {number: signal.signal(number, self._on_signal) for number in taken_over()}
         return self
 
     def __exit__(
