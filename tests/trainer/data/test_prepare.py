@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -107,25 +106,36 @@ def test_the_number_of_workers_changes_no_byte(run: Run, corpus: Path, tokenizer
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
-def test_a_killed_prepare_goes_on_and_ends_with_the_same_bytes(run: Run, tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "in.jsonl", [{"text": f"{number} " + "word " * 400} for number in range(4000)])
-    words = ["prepare", str(tmp_path / "in.jsonl"), "--shard-tokens", "20000", "--workers", "2", "--output"]
-    assert run(*words, tmp_path / "whole")[0] == 0
-    output = tmp_path / "killed"
+def long_prepare(folder: Path) -> list[str]:
+    """Its words, before the output's: the input is `folder`'s in.jsonl, in many units of work."""
+    return ["prepare", str(folder / "in.jsonl"), "--shard-tokens", "20000", "--workers", "2", "--output"]
+
+
+def start_long_prepare(folder: Path, output: Path) -> subprocess.Popen[str]:
+    """Returns in the middle of its work."""
+    write_jsonl(folder / "in.jsonl", [{"text": f"{number} " + "word " * 400} for number in range(4000)])
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainer", *words, str(output)],
+        [sys.executable, "-m", "trainer", *long_prepare(folder), str(output)],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
     )
     deadline = time.monotonic() + DEADLINE_S
     while len(list(output.glob(".progress/unit-*.json"))) < 2:
         assert time.monotonic() < deadline
-        assert process.poll() is None, "it ended before it could be killed"
+        assert process.poll() is None, "it ended before it could be told to"
         time.sleep(0.002)
+    return process
+
+
+def test_a_killed_prepare_goes_on_and_ends_with_the_same_bytes(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "killed"
+    process = start_long_prepare(tmp_path, output)
     process.kill()
-    process.wait()
+    process.communicate()
+    deadline = time.monotonic() + DEADLINE_S
     while True:  # a killed parent takes its workers along
         try:
             os.killpg(process.pid, 0)
@@ -137,9 +147,10 @@ def test_a_killed_prepare_goes_on_and_ends_with_the_same_bytes(run: Run, tmp_pat
     before = {path.name: path.stat().st_mtime_ns for path in output.glob("*.bin")}
     finished = [json.loads(path.read_text()) for path in output.glob(".progress/unit-*.json")]
     kept = {shard["file"] for unit in finished for shard in unit["shards"]}
-    code, text, _ = run(*words, output)
+    code, text, _ = run(*long_prepare(tmp_path), output)
     assert code == 0
     assert "from before" in text
+    assert run(*long_prepare(tmp_path), tmp_path / "whole")[0] == 0
     assert contents(output) == contents(tmp_path / "whole")
     assert kept
     assert all((output / name).stat().st_mtime_ns == before[name] for name in kept)  # not done again
@@ -272,19 +283,11 @@ def test_a_second_prepare_into_the_same_folder_is_refused(run: Run, corpus: Path
     assert "another prepare" in problem
 
 
-def test_ctrl_c_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
-    fifo = tmp_path / "in.jsonl.gz"  # a reader waits on it until somebody writes: no race
-    os.mkfifo(fifo)
-    shutil.copy(corpus, tmp_path / "a.jsonl")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer", "prepare", str(fifo), "--output", str(tmp_path / "out"), "--workers", "1"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with fifo.open("wb"):  # opens once the other side reads
-        process.send_signal(signal.SIGINT)
-        _, problem = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 130
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    process = start_long_prepare(tmp_path, output)
+    process.send_signal(signal.SIGINT)
+    _, problem = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, problem
     assert "the same command again" in problem
+    assert not (output / "manifest.json").exists()
