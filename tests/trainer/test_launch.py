@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,25 +53,33 @@ def _with_gpus_on_one_rank(output: Path) -> None:
     ranks.trainer(RECIPE, f"output_dir={output}", "strategy=ddp")
 
 
-def test_gpus_on_some_ranks_only_are_refused_on_all(tmp_path: Path) -> None:
-    for ended in ranks.outcomes(2, _with_gpus_on_one_rank, tmp_path):
-        assert ended.exit_code == ConfigError.exit_code, ended.output
-        assert "rank 0 runs on cpu on " in ended.output
-        assert "rank 1 on cuda on " in ended.output
-
-
 def _with_an_interface_that_is_not_there_on_one_rank(output: Path) -> None:
     if os.environ["RANK"] == "1":
         os.environ["GLOO_SOCKET_IFNAME"] = "lo,^docker0"
     ranks.trainer(RECIPE, f"output_dir={output}", "strategy=ddp")
 
 
-def test_an_interface_that_a_node_lacks_is_refused_on_all_ranks_with_those_that_it_has(tmp_path: Path) -> None:
-    for ended in ranks.outcomes(2, _with_an_interface_that_is_not_there_on_one_rank, tmp_path):
+@pytest.mark.parametrize(
+    ("started", "messages"),
+    [
+        (_with_gpus_on_one_rank, ["rank 0 runs on cpu on ", "rank 1 on cuda on "]),
+        (
+            _with_an_interface_that_is_not_there_on_one_rank,
+            [
+                "rank 1 on ",
+                "GLOO_SOCKET_IFNAME names '^docker0', and there is no such network interface",
+                "one of lo",
+            ],
+        ),
+    ],
+)
+def test_a_node_that_the_others_would_wait_for_is_refused_on_all_ranks(
+    tmp_path: Path, started: Callable[[Path], None], messages: list[str]
+) -> None:
+    for ended in ranks.outcomes(2, started, tmp_path):
         assert ended.exit_code == ConfigError.exit_code, ended.output
-        assert "rank 1 on " in ended.output
-        assert "GLOO_SOCKET_IFNAME names '^docker0', and there is no such network interface" in ended.output
-        assert "one of lo" in ended.output
+        for message in messages:
+            assert message in ended.output
 
 
 @pytest.mark.parametrize(
