@@ -5,28 +5,69 @@ Pure: values in, values out. Unknown is None, never zero.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from infra.cluster import Cluster, Price
 from infra.errors import SpecError
 from infra.spec import ClusterSpec
 
+HOURS_PER_MONTH = 730  # as the clouds' own price pages count: 365 * 24 / 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One thing that bills: what it is and how many, for all of them per hour, and where the figure is from."""
+
+    what: str
+    usd_per_hour: float | None
+    """None: unknown, and so is then the whole."""
+    source: str
+    as_of: datetime
+    per_use: str = ""
+    """What comes on top by use, and isn't in the sum: "and $0.045 per GB through it"."""
+
 
 def total_usd(price: Price, *, seconds: float) -> float | None:
     return None if price.usd_per_hour is None else price.usd_per_hour * seconds / 3600
+
+
+def total(lines: Iterable[Line]) -> Price:
+    """The sum; unknown if one line is, as old as the oldest one."""
+    lines = list(lines)
+    known = [line.usd_per_hour for line in lines if line.usd_per_hour is not None]
+    return Price(
+        usd_per_hour=sum(known) if len(known) == len(lines) else None,
+        source=", ".join(dict.fromkeys(line.source for line in lines)),
+        as_of=min(line.as_of for line in lines),
+    )
 
 
 def dollars(amount: float | None) -> str:
     return "unknown" if amount is None else f"${amount:.2f}"
 
 
-def estimate(spec: ClusterSpec, price: Price) -> str:
-    """One line for `pulumi preview`: per hour, and at most, until the lifetime guard ends it."""
+def estimate(spec: ClusterSpec, lines: Iterable[Line]) -> str:
+    """For `pulumi preview`: each thing that bills with source and age, then per hour and at most, until the guard."""
+    lines = list(lines)
+    price = total(lines)
     most = total_usd(price, seconds=spec.max_lifetime_s)
-    return (
+    told = [
+        f"  {_small(line.usd_per_hour):>9} per hour  {line.what} ({line.source}, as of {line.as_of:%Y-%m-%d})"
+        + (f"; {line.per_use}" if line.per_use else "")
+        for line in lines
+    ]
+    whole = (
         f"estimated cost: {dollars(price.usd_per_hour)} per hour, at most {dollars(most)} until the guard ends "
-        f"the nodes {spec.max_lifetime_s / 3600:g} h after creation ({price.source}, as of {price.as_of:%Y-%m-%d})"
+        f"the nodes {spec.max_lifetime_s / 3600:g} h after creation"
     )
+    return "\n".join([whole, *told])
+
+
+def _small(amount: float | None) -> str:
+    """With as many digits as show that it isn't nothing: an address costs half a cent."""
+    return "unknown" if amount is None else f"${amount:.2f}" if amount == 0 or amount >= 0.1 else f"${amount:.4f}"
 
 
 def refuse_above_cap(spec: ClusterSpec, price: Price, *, file: str) -> None:

@@ -11,9 +11,9 @@ import pulumi
 from pulumi.runtime.config import get_config_env
 
 from infra import cost, providers
-from infra.errors import InfraError, ProviderError
+from infra.errors import InfraError, ProviderError, SpecError
 from infra.providers.base import Deployment
-from infra.spec import ClusterSpec, parse_config
+from infra.spec import foreign_keys, parse_config
 from infra.stack import checked_stack_name, project_root
 
 _TOLD = 32  # the engine's exit code for "the user was told": it adds nothing of its own
@@ -34,17 +34,17 @@ def _declare() -> None:
     file = str(deployment.stack_file.relative_to(deployment.root))
     spec = parse_config(get_config_env(), file=file, project=project)
     provider = providers.load(spec.provider)
+    if foreign := foreign_keys(spec, provider.keys, file=file):
+        raise SpecError("\n".join(foreign))
     if problems := provider.preflight(spec, deployment):
         raise ProviderError("\n".join(problems))
-    price = provider.price(spec)
+    lines = provider.price(spec)
+    price = cost.total(lines)
     cost.refuse_above_cap(spec, price, file=file)
-    pulumi.log.info(cost.estimate(spec, price))
-    pulumi.export("cluster", provider.create(spec, deployment))
-    pulumi.export("summary", _summary(spec, cost.dollars(price.usd_per_hour)))
-
-
-def _summary(spec: ClusterSpec, per_hour: str) -> str:
-    return (
-        f"{spec.nodes} node(s) × {spec.processes_per_node} process(es) on {spec.provider}, {per_hour} per hour, "
-        f"ended by the guard {spec.max_lifetime_s / 3600:g} h after creation"
+    pulumi.log.info(cost.estimate(spec, lines))
+    pulumi.export("cluster", provider.create(spec, deployment, price))
+    pulumi.export(
+        "summary",
+        f"{spec.nodes} node(s) on {spec.provider}, {cost.dollars(price.usd_per_hour)} per hour, "
+        f"ended by the guard {spec.max_lifetime_s / 3600:g} h after creation",
     )

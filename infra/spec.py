@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import ipaddress
 import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -29,6 +30,7 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _DECIMAL = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 MIN_LIFETIME_S, MAX_LIFETIME_S = 60, 30 * 86400
+_LONGEST_NAME = 256
 
 
 def _refuse(message: str) -> PydanticCustomError:
@@ -91,6 +93,55 @@ def _nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+def _choice(*words: str) -> BeforeValidator:
+    def check(value: object) -> str:
+        word = _text(value)
+        if word not in words:
+            raise _refuse(f"is {word!r}: take one of {', '.join(words)}{_nearest(word, words)}")
+        return word
+
+    return BeforeValidator(check)
+
+
+def _word(value: object) -> str:
+    """A name of the provider's (region, zone, machine, image): one printable word, whatever else it may be."""
+    word = _text(value)
+    if not word or not word.isascii() or not word.isprintable() or word != word.strip() or len(word) > _LONGEST_NAME:
+        raise _refuse(f"is {word!r}: take a name of the provider's, as its console shows it")
+    return word
+
+
+def _words(value: object) -> tuple[str, ...]:
+    words = value if isinstance(value, list | tuple) else [value]
+    if not words:
+        raise _refuse("is empty: name at least one, or remove the key")
+    if len(set(map(str, words))) != len(words):
+        raise _refuse(f"is {words!r}: name each once")
+    return tuple(_word(word) for word in words)
+
+
+def _networks(value: object) -> tuple[str, ...]:
+    """CIDR blocks or single addresses. The world must be written out, and for that there is no short form."""
+    found = []
+    for word in _words(value):
+        try:
+            found.append(str(ipaddress.ip_network(word)))
+        except ValueError as error:
+            raise _refuse(f"has {word!r}, which is no network ({error}): write 203.0.113.7 or 203.0.113.0/24") from None
+    return tuple(found)
+
+
+class Storage(BaseModel):
+    """Storage that all nodes share, beside their own disks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Annotated[Literal["lustre", "nfs", "bucket"], _choice("lustre", "nfs", "bucket")]
+    """lustre and nfs are one folder on every node; a bucket is object storage that the nodes may read and write."""
+    size_gib: Annotated[int, BeforeValidator(_whole), Field(ge=1)] | None = None
+    """For lustre (and GCP's nfs), which bill what is set up; a bucket and AWS's nfs bill what is used."""
+
+
 class ClusterSpec(BaseModel):
     """A cluster as asked for. A provider's own limits (how many nodes, which GPUs) are its preflight's matter."""
 
@@ -98,17 +149,53 @@ class ClusterSpec(BaseModel):
 
     provider: Annotated[str, BeforeValidator(_provider)]
     nodes: Annotated[int, BeforeValidator(_whole), Field(ge=1)] = 2
-    processes_per_node: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=64)] = 1
-    """Training processes on each node (local world size)."""
+    processes_per_node: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=64)] | None = None
+    """Training processes on each node (local world size). None: one a GPU, or one where there is none."""
     shared_storage: Annotated[bool, BeforeValidator(_truth)] = False
-    """Whether one folder is the same storage on every node."""
+    """Whether one folder is the same storage on every node (local)."""
     max_lifetime_s: Annotated[int, BeforeValidator(_seconds), Field(alias="max_lifetime")] = 24 * 3600
     """The guard ends the nodes this long after they were asked for."""
     max_hourly_usd: Annotated[float, BeforeValidator(_dollars)] | None = None
     """`pulumi preview` refuses a cluster above it. None: no cap."""
+    region: Annotated[str, BeforeValidator(_word)] | None = None
+    zones: Annotated[tuple[str, ...], BeforeValidator(_words)] | None = None
+    """Tried in this order; the whole gang goes to one. None: all of the region that have the machine."""
+    gpus: Annotated[str, BeforeValidator(_word)] | None = None
+    """What each machine has: "H100:8". The smallest machine with exactly that is taken."""
+    instance: Annotated[str, BeforeValidator(_word)] | None = None
+    """The provider's own machine type, "p5.48xlarge", in place of `gpus`."""
+    market: Annotated[Literal["on-demand", "spot", "flex-start"], _choice("on-demand", "spot", "flex-start")] = (
+        "on-demand"
+    )
+    reservation: Annotated[str, BeforeValidator(_word)] | None = None
+    """Id or name of a reservation (AWS: or capacity block) of yours to start in."""
+    image: Annotated[str, BeforeValidator(_word)] | None = None
+    """None: the provider's image with GPU drivers."""
+    disk_gib: Annotated[int, BeforeValidator(_whole), Field(ge=1)] | None = None
+    """Root disk of each machine. None: room for the image, the environment and some checkpoints."""
+    ssh_from: Annotated[tuple[str, ...], BeforeValidator(_networks)] | None = None
+    """Networks that may reach SSH. None: the address that this machine is seen with, nothing else."""
+    egress: Annotated[Literal["nat", "endpoints"], _choice("nat", "endpoints")] = "nat"
+    """How nodes without a public address reach out: NAT (all of the internet), or the provider's own storage only."""
+    storage: Storage | None = None
 
 
 KEYS = tuple(field.alias or name for name, field in ClusterSpec.model_fields.items())
+
+
+def foreign_keys(spec: ClusterSpec, known: Iterable[str], *, file: str) -> list[str]:
+    """A sentence for each key that the stack file sets and the provider has no use for. `known`: the keys it reads."""
+    written = [
+        ClusterSpec.model_fields[name].alias or name
+        for name in ClusterSpec.model_fields
+        if name in spec.model_fields_set
+    ]
+    return [
+        f"{file}, key trainstack:{CONFIG_KEY}.{key} means nothing to provider {spec.provider}: remove it "
+        f"(it reads {', '.join(known)})"
+        for key in written
+        if key not in known
+    ]
 
 
 def parse(value: object, *, file: str) -> ClusterSpec:
@@ -151,13 +238,16 @@ def _sentence(error: ErrorDetails) -> str:
     given, context = error["input"], error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden":
-            return f"{key} is unknown{_nearest(key, KEYS) or ': take one of ' + ', '.join(KEYS)}"
+            known = KEYS if len(error["loc"]) == 1 else tuple(Storage.model_fields)
+            return f"{key} is unknown{_nearest(str(error['loc'][-1]), known) or ': take one of ' + ', '.join(known)}"
         case "missing":
             return f"{key} is missing: add it"
         case "greater_than_equal":
             return f"{key} is {given!r}: take {context['ge']} or more"
         case "less_than_equal":
             return f"{key} is {given!r}: take {context['le']} or fewer"
+        case "model_type" | "model_attributes_type":
+            return f"{key} is {given!r}, not a mapping: write `kind: lustre` (and `size_gib: 1200`) indented under it"
         case "trainstack":
             return f"{key} {error['msg']}"
         case _:

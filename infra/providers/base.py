@@ -6,7 +6,9 @@ registry (infra/providers/__init__.py), one stack file and one stand-in for its 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +17,7 @@ if TYPE_CHECKING:  # Pulumi's import costs half a second, and `fab leftovers` ne
     import pulumi
 
     from infra.cluster import Price
+    from infra.cost import Line
     from infra.spec import ClusterSpec
 
 PROJECT = "trainstack"
@@ -41,6 +44,22 @@ class Deployment:
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
     @property
+    def owner(self) -> str:
+        """12 hex digits, made once for this checkout: whose machines they are, where several people share an account.
+
+        The identity alone doesn't tell: two people who both call their stack `aws` have the same one.
+        """
+        path = self.root / ".trainstack" / "owner"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_name(f".owner.{secrets.token_hex(4)}")
+            fresh.write_text(secrets.token_hex(6), encoding="utf-8")
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(fresh)
+            fresh.unlink()
+        return path.read_text(encoding="utf-8").strip()
+
+    @property
     def stack_file(self) -> Path:
         return self.root / "stacks" / f"Pulumi.{self.stack}.yaml"
 
@@ -61,10 +80,15 @@ class Leftover:
     detail: str
     usd_per_hour: float | None
     """What it costs while it stays; None when unknown."""
+    is_ours: bool = True
+    """False: another checkout made it under the same name (see Deployment.owner). `make destroy` leaves it alone."""
 
 
 class Provider(Protocol):
     """The four verbs. Only `create` may import pulumi, and only inside."""
+
+    keys: tuple[str, ...]
+    """The keys of the stack file that it reads; `pulumi preview` refuses any other one."""
 
     def preflight(self, spec: ClusterSpec, deployment: Deployment) -> list[str]:
         """Everything that would stop `create`, one sentence each; free of charge, and changes nothing.
@@ -72,11 +96,11 @@ class Provider(Protocol):
         Credentials, quota, offering, names within limits, tools, disk. Empty when all is well.
         """
 
-    def create(self, spec: ClusterSpec, deployment: Deployment) -> pulumi.Output[dict[str, object]]:
+    def create(self, spec: ClusterSpec, deployment: Deployment, price: Price) -> pulumi.Output[dict[str, object]]:
         """Declare the resources; resolves to `Cluster.to_json()` when, and only when, all nodes are there."""
 
-    def price(self, spec: ClusterSpec) -> Price:
-        """USD per hour for the whole cluster, with source and date. Unknown is None, never zero."""
+    def price(self, spec: ClusterSpec) -> list[Line]:
+        """Everything that bills, one line each, with source and date. Unknown is None, never zero."""
 
     def leftovers(self, deployment: Deployment) -> list[Leftover]:
         """All that exists with the deployment's identity, in whatever state, from the system itself and not from ours.

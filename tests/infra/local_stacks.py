@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from infra import ssh_keys
 from infra.providers.base import Deployment
-from infra.providers.local import isolation, network, nodes, sshd, system
+from infra.providers.local import isolation, network, nodes, system
 from infra.providers.local.isolation import Mode
 from infra.providers.local.layout import Layout
 
@@ -29,7 +30,7 @@ class LocalStack:
         self.layout = Layout(Deployment(root=root, stack="Test.stack"))
         self.mode = mode
         self.count = nodes
-        self.key = sshd.make_key(self.layout.deployment.key_folder / "id_ed25519", comment="test")
+        self.key = ssh_keys.make_pair(self.layout.deployment.key_folder / "id_ed25519", comment="test")
         network.prepare_folders(self.layout, nodes=nodes, shared=shared)
         self.subnet = network.create_hub(self.layout) if mode == "namespace" else ""
 

@@ -95,7 +95,10 @@ def test_the_receipt_stops_counting_when_the_guard_ended_the_nodes() -> None:
 def test_an_unknown_price_is_never_zero_and_never_under_a_cap() -> None:
     unknown = Price(usd_per_hour=None, source="no offer found", as_of=NOW)
     spec = parse({"provider": "local", "max_hourly_usd": 1.0}, file="f")
-    assert "unknown per hour" in cost.estimate(spec, unknown)
+    known = cost.Line(what="2 nodes", usd_per_hour=2.0, source="catalogue", as_of=NOW)
+    lines = [known, cost.Line(what="an address", usd_per_hour=None, source="no offer found", as_of=NOW)]
+    assert cost.total(lines).usd_per_hour is None
+    assert cost.estimate(spec, lines).startswith("estimated cost: unknown per hour, at most unknown")
     with pytest.raises(SpecError, match="price is unknown"):
         cost.refuse_above_cap(spec, unknown, file="f")
     with pytest.raises(SpecError, match=r"costs \$2\.00 per hour"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from infra import leftovers
+from infra import leftovers, ssh_keys
 from infra.errors import LeftoversError
 from infra.providers.local import PROVIDER, network, nodes, sshd, system
 from tests.infra.local_stacks import MODES, LocalStack
@@ -54,7 +54,7 @@ def test_a_node_gives_a_session_its_own_home_and_tools_and_is_gone_without_trace
 def test_a_client_with_another_host_key_or_another_user_key_is_kept_out(mode: str, local_stack: Make) -> None:
     stack = local_stack(mode)
     node = stack.create(0)
-    other = sshd.make_key(stack.layout.deployment.root / "other_key", comment="other")
+    other = ssh_keys.make_pair(stack.layout.deployment.root / "other_key", comment="other")
 
     wrong_host = stack.ssh(dataclasses.replace(node, host_key=other), "true")
     (stack.layout.deployment.root / "other_key").replace(stack.layout.deployment.key_folder / "id_ed25519")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from infra import providers
 from infra.errors import SpecError
 from infra.spec import KEYS, ClusterSpec, parse, parse_config
 
@@ -30,11 +31,15 @@ def refusal(**changes: Any) -> str:
 def test_the_stack_file_that_ships_is_valid_and_names_every_key() -> None:
     config = yaml.safe_load((ROOT / FILE).read_text(encoding="utf-8"))["config"]["trainstack:cluster"]
     assert parse(config, file=FILE).nodes == 2
-    assert set(config) == set(KEYS)
+    assert set(config) == set(providers.load("local").keys)
 
 
 def test_the_settings_are_these_so_that_a_new_one_is_a_decision() -> None:
-    assert KEYS == ("provider", "nodes", "processes_per_node", "shared_storage", "max_lifetime", "max_hourly_usd")
+    assert (
+        *("provider", "nodes", "processes_per_node", "shared_storage", "max_lifetime", "max_hourly_usd"),
+        *("region", "zones", "gpus", "instance", "market", "reservation", "image", "disk_gib", "ssh_from", "egress"),
+        "storage",
+    ) == KEYS
 
 
 @pytest.mark.parametrize(("written", "seconds"), [("24h", 86400), ("90m", 5400), ("7d", 604800), ("60s", 60)])
@@ -78,10 +83,22 @@ def test_decimals_that_pulumi_config_set_wrote_as_text_are_read() -> None:
         ("node", 2, "did you mean nodes?"),
         ("shared-storage", True, "did you mean shared_storage?"),
         ("quite_else", 2, "take one of provider"),
+        ("market", "spott", "did you mean spot?"),
+        ("market", "persistent", "take one of on-demand, spot, flex-start"),
+        ("zones", [], "name at least one"),
+        ("zones", ["a", "a"], "name each once"),
+        ("zones", [1], "not a text"),
+        ("region", "", "as its console shows it"),
+        ("ssh_from", "203.0.113.7/24", "host bits"),
+        ("ssh_from", ["anywhere"], "write 203.0.113.7"),
+        ("disk_gib", "200", "without quotes"),
+        ("storage", "lustre", "not a mapping"),
+        ("storage.kind", {"kind": "lustr"}, "did you mean lustre?"),
+        ("storage.size_gb", {"kind": "nfs", "size_gb": 3}, "did you mean size_gib?"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_file_key_and_remedy(key: str, value: object, said: str) -> None:
-    sentence = refusal(**{key: value})
+    sentence = refusal(**{key.partition(".")[0]: value})
     assert sentence.startswith(f"{FILE}, key trainstack:cluster.{key} ")
     assert said in sentence
     assert "\n" not in sentence

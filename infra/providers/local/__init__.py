@@ -16,7 +16,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from infra.cluster import Price
+from infra.cost import Line
 from infra.providers.base import Deployment, Leftover
 from infra.providers.local import network, nodes, preflight, system
 from infra.providers.local.layout import Layout
@@ -24,22 +24,26 @@ from infra.providers.local.layout import Layout
 if TYPE_CHECKING:
     import pulumi
 
+    from infra.cluster import Price
     from infra.spec import ClusterSpec
 
 
 class LocalProvider:
     """The four verbs for this machine."""
 
+    keys = ("provider", "nodes", "processes_per_node", "shared_storage", "max_lifetime", "max_hourly_usd")
+
     def preflight(self, spec: ClusterSpec, deployment: Deployment) -> list[str]:
         return preflight.problems(spec, deployment)
 
-    def create(self, spec: ClusterSpec, deployment: Deployment) -> pulumi.Output[dict[str, object]]:
+    def create(self, spec: ClusterSpec, deployment: Deployment, price: Price) -> pulumi.Output[dict[str, object]]:
         from infra.providers.local import resources
 
-        return resources.declare(spec, deployment)
+        return resources.declare(spec, deployment, price)
 
-    def price(self, spec: ClusterSpec) -> Price:  # noqa: ARG002
-        return Price(usd_per_hour=0.0, source="your own machine", as_of=datetime.now(UTC))
+    def price(self, spec: ClusterSpec) -> list[Line]:
+        what = f"{spec.nodes} node(s) on this machine"
+        return [Line(what=what, usd_per_hour=0.0, source="your own machine", as_of=datetime.now(UTC))]
 
     def leftovers(self, deployment: Deployment) -> list[Leftover]:
         return system.leftovers(Layout(deployment))

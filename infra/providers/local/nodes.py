@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from infra import ssh_keys
 from infra.errors import ProviderError
 from infra.providers.local import guard, isolation, network, sshd, system
 from infra.providers.local.isolation import Mode
@@ -147,7 +148,7 @@ def _write_disk(node: NodeLayout, request: NodeRequest) -> str:
         folder.mkdir()
     node.etc.chmod(0o700)
     node.tmp.chmod(0o1777)
-    host_key = sshd.make_key(node.etc / "host_key", comment=node.name)
+    host_key = ssh_keys.make_pair(node.etc / "host_key", comment=node.name)
     _private(node.etc / "authorized_keys", request.public_key + "\n")
     set_expiry(node, request.expires_at)
     (node.bin / "python3").symlink_to(Path(sys.executable).resolve())

@@ -15,7 +15,7 @@ from infra.spec import ClusterSpec
 MAX_NODES = 64
 _PER_NODE_MIB, _ROOM_MIB = 16, 64
 _BAD_IN_PATH = {":": "a colon", '"': "a double quote", "\\": "a backslash", "\n": "a line break"}
-_PACKAGES = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
+_PACKAGES = {"sshd": "openssh-server", "ssh": "openssh-client"}
 
 
 def problems(spec: ClusterSpec, deployment: Deployment) -> list[str]:

@@ -6,28 +6,22 @@ Pulumi's state holds NetworkVerbs and NodeVerbs by module and name, so destroy r
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
 from infra.cluster import VERSION, Cluster, Endpoint, Price
 from infra.cluster import Node as ClusterNode
-from infra.errors import InfraError
+from infra.dynamic import changed, one_sentence, public_key
 from infra.providers.base import Deployment
-from infra.providers.local import isolation, network, nodes, sshd
+from infra.providers.local import isolation, network, nodes
 from infra.providers.local.layout import Layout
 from infra.spec import ClusterSpec
 from infra.stack import project_root
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_KEY_AT_UP = "(made at up)"
 
 
 def _layout(props: Mapping[str, Any]) -> Layout:
@@ -35,36 +29,12 @@ def _layout(props: Mapping[str, Any]) -> Layout:
     return Layout(Deployment(root=project_root(), stack=props["stack"], project=props["project"]))
 
 
-def _one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The engine shows the user whatever traceback an exception has: leave an InfraError none, a bug its own."""
-
-    @functools.wraps(function)
-    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        sys.tracebacklimit = 1000
-        try:
-            return function(*args, **kwargs)
-        except InfraError as error:
-            sys.tracebacklimit = 0
-            raise error.with_traceback(None) from None
-
-    return wrapped
-
-
-def _changed(olds: Mapping[str, Any], news: Mapping[str, Any], *keys: str) -> list[str]:
-    """Keys with a new value that is known: in a preview, what an updated network will answer isn't."""
-    return [
-        key
-        for key in keys
-        if news.get(key) not in (olds.get(key), None) and not isinstance(news[key], pulumi.output.Unknown)
-    ]
-
-
 class NetworkVerbs(ResourceProvider):
     """What the nodes share, and when they were made and end."""
 
     serialize_as_secret_always = False
 
-    @_one_sentence
+    @one_sentence
     def create(self, props: dict[str, Any]) -> CreateResult:
         layout = _layout(props)
         nodes.end_processes(layout)  # of an earlier try that was killed
@@ -72,21 +42,21 @@ class NetworkVerbs(ResourceProvider):
         network.prepare_folders(layout, nodes=int(props["nodes"]), shared=props["shared"])
         return CreateResult(layout.link, {**props, "subnet": subnet, **_term(datetime.now(UTC), props)})
 
-    @_one_sentence
+    @one_sentence
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
         layout = _layout(_olds)
-        replaces = _changed(_olds, _news, "project", "stack", "mode", "shared")
+        replaces = changed(_olds, _news, "project", "stack", "mode", "shared")
         if not _network_is_there(layout, _olds) and not replaces:
             replaces = ["subnet"]
         expired = datetime.now(UTC) >= datetime.fromisoformat(_olds["expires_at"])
-        changes = bool(replaces or expired or _changed(_olds, _news, "nodes", "lifetime_s"))
+        changes = bool(replaces or expired or changed(_olds, _news, "nodes", "lifetime_s"))
         return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
-    @_one_sentence
+    @one_sentence
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
         return ReadResult(id_, props) if _network_is_there(_layout(props), props) else ReadResult("", {})
 
-    @_one_sentence
+    @one_sentence
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
         network.prepare_folders(_layout(_news), nodes=int(_news["nodes"]), shared=_news["shared"])
         now = datetime.now(UTC)
@@ -94,7 +64,7 @@ class NetworkVerbs(ResourceProvider):
         created_at = now if expired else datetime.fromisoformat(_olds["created_at"])
         return UpdateResult({**_news, "subnet": _olds["subnet"], **_term(created_at, _news)})
 
-    @_one_sentence
+    @one_sentence
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         layout = _layout(_props)
         nodes.end_processes(layout)
@@ -106,7 +76,7 @@ class NodeVerbs(ResourceProvider):
 
     serialize_as_secret_always = False
 
-    @_one_sentence
+    @one_sentence
     def create(self, props: dict[str, Any]) -> CreateResult:
         request = nodes.NodeRequest(
             name=props["name"],
@@ -120,25 +90,25 @@ class NodeVerbs(ResourceProvider):
         created = nodes.create(_layout(props), request)
         return CreateResult(created.provider_id, {**props, **dataclasses.asdict(created)})
 
-    @_one_sentence
+    @one_sentence
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
-        replaces = _changed(_olds, _news, "project", "stack", "name", "rank", "mode", "subnet", "public_key")
+        replaces = changed(_olds, _news, "project", "stack", "name", "rank", "mode", "subnet", "public_key")
         if not replaces and not nodes.is_alive(_layout(_olds), _olds["name"]):
             replaces = ["provider_id"]
         changes = bool(replaces) or _olds.get("expires_at") != _news.get("expires_at")
         return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
-    @_one_sentence
+    @one_sentence
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
         return ReadResult(id_, props) if nodes.is_alive(_layout(props), props["name"]) else ReadResult("", {})
 
-    @_one_sentence
+    @one_sentence
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
         nodes.set_expiry(_layout(_news).node(_news["name"]), datetime.fromisoformat(_news["expires_at"]))
         kept = {field.name: _olds[field.name] for field in dataclasses.fields(nodes.CreatedNode)}
         return UpdateResult({**_news, **kept})
 
-    @_one_sentence
+    @one_sentence
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         nodes.destroy(_layout(_props), _props["name"])
 
@@ -190,7 +160,7 @@ class LocalCluster(pulumi.ComponentResource):
 
     cluster: pulumi.Output[dict[str, object]]
 
-    def __init__(self, name: str, spec: ClusterSpec, deployment: Deployment) -> None:
+    def __init__(self, name: str, spec: ClusterSpec, deployment: Deployment, price: Price) -> None:
         super().__init__("trainstack:local:Cluster", name)
         mode, reason = isolation.choose()
         if reason:
@@ -204,7 +174,7 @@ class LocalCluster(pulumi.ComponentResource):
         net = Network("network", shared, opts=pulumi.ResourceOptions(parent=self))
         common = {
             **whose,
-            "public_key": _public_key(deployment),
+            "public_key": public_key(deployment),
             "subnet": net.subnet,
             "expires_at": net.expires_at,
         }
@@ -220,23 +190,15 @@ class LocalCluster(pulumi.ComponentResource):
             net=pulumi.Output.all(created_at=net.created_at, expires_at=net.expires_at),
             nodes=pulumi.Output.all(*(child.facts() for child in children)),
         )
-        self.cluster = facts.apply(lambda known: _cluster(spec, deployment, known).to_json())
+        self.cluster = facts.apply(lambda known: _cluster(spec, deployment, price, known).to_json())
         self.register_outputs({"cluster": self.cluster})
 
 
-def declare(spec: ClusterSpec, deployment: Deployment) -> pulumi.Output[dict[str, object]]:
-    return LocalCluster(deployment.stack, spec, deployment).cluster
+def declare(spec: ClusterSpec, deployment: Deployment, price: Price) -> pulumi.Output[dict[str, object]]:
+    return LocalCluster(deployment.stack, spec, deployment, price).cluster
 
 
-def _public_key(deployment: Deployment) -> str:
-    """The stack's public key; the pair is made now if there is none. A preview makes nothing."""
-    path = deployment.key_folder / "id_ed25519"
-    if pulumi.runtime.is_dry_run() and not path.exists():
-        return _KEY_AT_UP
-    return sshd.make_key(path, comment=deployment.identity)
-
-
-def _cluster(spec: ClusterSpec, deployment: Deployment, known: Mapping[str, Any]) -> Cluster:
+def _cluster(spec: ClusterSpec, deployment: Deployment, price: Price, known: Mapping[str, Any]) -> Cluster:
     created_at = datetime.fromisoformat(known["net"]["created_at"])
     return Cluster(
         version=VERSION,
@@ -247,7 +209,7 @@ def _cluster(spec: ClusterSpec, deployment: Deployment, known: Mapping[str, Any]
         zone=None,
         created_at=created_at,
         expires_at=datetime.fromisoformat(known["net"]["expires_at"]),
-        price=Price(usd_per_hour=0.0, source="your own machine", as_of=created_at),
+        price=dataclasses.replace(price, as_of=created_at),  # the same at each `pulumi up`,
         shared_storage=str(Layout(deployment).shared) if spec.shared_storage else None,
         nodes=tuple(_cluster_node(spec, facts, rank=rank) for rank, facts in enumerate(known["nodes"])),
     )
@@ -264,7 +226,7 @@ def _cluster_node(spec: ClusterSpec, facts: Mapping[str, Any], *, rank: int) -> 
         user=facts["user"],
         host_key=facts["host_key"],
         work_dir=facts["work_dir"],
-        processes=spec.processes_per_node,
+        processes=spec.processes_per_node or 1,
         cpu_threads=max(1, (os.cpu_count() or 1) // spec.nodes),
         interface=facts["interface"],
     )

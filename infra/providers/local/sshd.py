@@ -9,7 +9,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from infra.errors import ProviderError
 from infra.providers.local.layout import NodeLayout
@@ -22,32 +21,6 @@ PATH_ON_NODE = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def find(program: str) -> str | None:
     """Absolute path (sshd insists on one) of a system program, also where a user's PATH has no sbin."""
     return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_SBIN]))
-
-
-def make_key(path: Path, *, comment: str) -> str:
-    """An ed25519 key pair at `path` (mode 600) and `path`.pub, made if missing; returns "ssh-ed25519 AAAA…"."""
-    public = path.with_name(path.name + ".pub")
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        _keygen("-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(fresh))
-        fresh.with_name(fresh.name + ".pub").unlink()
-        fresh.replace(path)
-        public.unlink(missing_ok=True)
-    if not public.exists():
-        fresh = public.with_name(f".{public.name}.{os.getpid()}")
-        fresh.write_text(_keygen("-y", "-f", str(path)))
-        fresh.replace(public)
-    return " ".join(public.read_text().split()[:2])
-
-
-def _keygen(*arguments: str) -> str:
-    done = subprocess.run(
-        ["ssh-keygen", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise ProviderError(f"ssh-keygen {arguments[0]} failed for {arguments[-1]}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def configuration(node: NodeLayout, *, address: str, port: int, environment: Mapping[str, str]) -> str:

@@ -1,0 +1,237 @@
+"""The gang: the machines of a cluster on a cloud, made all or none, all in one zone, and never twice.
+
+Why not one native Pulumi resource a machine: the engine can't undo, so a gang of eight of which the fifth isn't to be
+had would leave four on the bill until somebody acts; it can't go on to another zone; and the clouds' idempotency
+tokens aren't among its arguments, so a kill between the call and the record would make the machine a second time.
+
+    zones in order:  launch the first machine, then the others
+                     one of them can't be had   -> end all of them, next zone
+                     another error              -> end all of them, raise it
+    before each call its token is on disk: the same call again (after a kill, a time-out) gives the same machine
+
+Knows no cloud: that is `Machines`, which each provider implements over its API. Knows no Pulumi: gang_resource.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from infra.errors import CapacityError, ProviderError, UnsupportedError
+from infra.gang_record import Record
+
+_AT_ONCE = 8  # launches under way at a time: the clouds throttle beyond
+_LOOK_EVERY_S = 3.0
+_LOOKS_AT_NOTHING = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One machine, as asked for."""
+
+    name: str
+    """"node-3"."""
+    rank: int
+    zone: str
+    token: str
+    """Up to 32 characters, made for this one machine: asked twice with it, there is still one machine."""
+    user_data: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One machine, as the provider's API tells it."""
+
+    id: str
+    name: str
+    """The node's name that it was ordered under."""
+    zone: str
+    state: Literal["starting", "running", "ending", "ended"]
+    private_address: str = ""
+    """"" until the provider has given one."""
+    public_address: str = ""
+    fault: ProviderError | None = None
+    """Why it ended by itself, where the provider says so."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """What else this provider's other resources need to know: the id of its first interface."""
+
+    @property
+    def lives(self) -> bool:
+        return self.state in ("starting", "running")
+
+
+class Machines(Protocol):
+    """One stack's machines on one cloud."""
+
+    boot_deadline_s: float
+    """How long this kind of machine may take until it runs and has its address."""
+
+    def launch(self, order: Order) -> str:
+        """Ask for one machine; returns its id. An order with a token that was used gives the machine of then.
+
+        Raises CapacityError or UnsupportedError (of that zone), QuotaError, AccessError, ProviderError.
+        """
+
+    def find(self, ids: Iterable[str] = ()) -> list[Machine]:
+        """Every machine that bears the stack's identity and this checkout's mark, and those called `ids`.
+
+        In whatever state, for as long as the provider knows of them. Raises ProviderError on an answer that is none.
+        """
+
+    def end(self, ids: Sequence[str]) -> None:
+        """End them, and return when the provider says that they have ended. One that isn't there has ended.
+
+        Raises ProviderError with those that still live.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gang:
+    """What is asked of `Machines`, and with which keys."""
+
+    machines: Machines
+    record: Record
+    names: Sequence[str]
+    """In rank order."""
+    what: str
+    """For messages: "p5.48xlarge on demand"."""
+    user_data: Callable[[str], str]
+    """Name to user data; the same text each time it is asked for one name."""
+    report: Callable[[str], None]
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def raise_in_one_of(self, zones: Sequence[str]) -> list[Machine]:
+        """All machines, running, in rank order, in the first zone that has them all.
+
+        A gang that an earlier, killed call began is finished in its zone. Raises CapacityError when no zone has them,
+        any other ProviderError as it comes; in both cases nothing of the gang is left, or the error says what is.
+        """
+        begun = self.record.zone
+        order = sorted(zones, key=lambda zone: zone != begun)
+        self._end_strangers(zones)
+        refusals: list[str] = []
+        kinds: set[type[ProviderError]] = set()
+        for zone in order:
+            try:
+                return self.complete(zone)
+            except (CapacityError, UnsupportedError) as error:
+                self._end_all(error)
+                refusals.append(f"{zone}: {error}")
+                kinds.add(type(error))
+                self.report(f"{len(self.names)} × {self.what} can't be had in {zone}, nothing is kept of it: {error}")
+            except ProviderError as error:
+                self._end_all(error)
+                raise
+        kind = UnsupportedError if kinds == {UnsupportedError} else CapacityError
+        raise kind(
+            f"{len(self.names)} × {self.what} can't be had now ({'; '.join(refusals)}): nothing was kept; try later, "
+            "or other zones, another region or market, or a reservation"
+        )
+
+    def complete(self, zone: str) -> list[Machine]:
+        """The machines that are there and those that are missing, launched; all running, in rank order.
+
+        Ends nothing: on an error what was there stays.
+        """
+        there = {machine.name: machine for machine in self.machines.find() if machine.lives}
+        for name in there:
+            self.record.confirm(name)
+        missing = [name for name in self.names if name not in there]
+        self.record.begin(zone)
+        ids = {name: machine.id for name, machine in there.items() if name in self.names}
+        # The first alone: where there is no capacity, the others needn't be asked for.
+        for few in (missing[:1], missing[1:]):
+            ids.update(self._launch(few, zone))
+        running = self._await_running(ids)
+        for name in self.names:
+            self.record.confirm(name)
+        return [running[name] for name in self.names]
+
+    def _launch(self, names: Sequence[str], zone: str) -> dict[str, str]:
+        """Ids by name. All calls have ended when this returns or raises, so that what they made can be found."""
+        if not names:
+            return {}
+        orders = [
+            Order(
+                name=name,
+                rank=self.names.index(name),
+                zone=zone,
+                token=self.record.token(name),
+                user_data=self.user_data(name),
+            )
+            for name in names
+        ]
+        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+            futures = [pool.submit(self.machines.launch, order) for order in orders]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            # A final reason (no quota, no rights) says more than the capacity that was missing beside it.
+            raise min(errors, key=lambda error: isinstance(error, CapacityError | UnsupportedError))
+        return {order.name: future.result() for order, future in zip(orders, futures, strict=True)}
+
+    def _await_running(self, ids: dict[str, str]) -> dict[str, Machine]:
+        """By name. What was just made may be unseen for some seconds: not seen isn't gone."""
+        end = self.clock() + self.machines.boot_deadline_s
+        told = -1
+        while True:
+            seen = {machine.id: machine for machine in self.machines.find(ids.values())}
+            for name, id_ in ids.items():
+                machine = seen.get(id_)
+                if machine is not None and not machine.lives:
+                    self.record.forget(name)
+                    raise machine.fault or ProviderError(
+                        f"{name} ({id_}) ended by itself while it started, and the provider doesn't say why: "
+                        "look at it in the provider's console, or run `pulumi up` again"
+                    )
+            running = {
+                name: seen[id_]
+                for name, id_ in ids.items()
+                if id_ in seen and seen[id_].state == "running" and seen[id_].private_address
+            }
+            if len(running) == len(ids):
+                return running
+            if len(running) != told:
+                told = len(running)
+                self.report(f"{told} of {len(ids)} machines run")
+            if self.clock() >= end:
+                late = ", ".join(f"{name} ({id_})" for name, id_ in ids.items() if name not in running)
+                raise ProviderError(
+                    f"{late} didn't start within {self.machines.boot_deadline_s:.0f} s: run `pulumi up` again, "
+                    "or take another zone"
+                )
+            self.sleep(_LOOK_EVERY_S)
+
+    def _end_strangers(self, zones: Sequence[str]) -> None:
+        """A machine of ours in a zone that isn't asked for any more (of a killed try) has no place in the gang."""
+        home = self.record.zone
+        found = [machine for machine in self.machines.find() if machine.lives]
+        strangers = [machine.id for machine in found if machine.zone != home or machine.zone not in zones]
+        if strangers:
+            self.report(f"ending {len(strangers)} machine(s) of an earlier try")
+            self.machines.end(strangers)
+
+    def _end_all(self, why: ProviderError) -> None:
+        """Nothing of a failed try stays. Raises what `why` is, with what still lives, when that can't be had."""
+        try:
+            # Twice nothing: a call whose answer never came may have made a machine that is seen only seconds later.
+            looks = 0
+            while looks < _LOOKS_AT_NOTHING:
+                ids = sorted(machine.id for machine in self.machines.find() if machine.lives)
+                self.machines.end(ids)
+                looks = 0 if ids else looks + 1
+                self.sleep(_LOOK_EVERY_S)
+            self.record.clear_tokens()
+        except ProviderError as error:
+            raise type(why)(
+                f"{why}; and what was made for it could not be ended ({error}): run `make destroy` or "
+                "`fab leftovers --remove`, it may be billing"
+            ) from None
+
+
+def node_names(nodes: int) -> list[str]:
+    """In rank order."""
+    return [f"node-{rank}" for rank in range(nodes)]

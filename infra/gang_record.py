@@ -1,0 +1,99 @@
+"""What must be on disk before a machine is asked for: its token, its host key, the zone, and when its time ends.
+
+`.trainstack/stacks/<stack>/gang/`: gang.json, and host_keys/ with a pair for each node. A kill at any moment leaves
+what the next `pulumi up` needs to get the very machine that was asked for, instead of a second one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from infra import ssh_keys
+from infra.errors import ProviderError
+
+
+class Record:
+    """One stack's record. Each change is on disk when the method returns."""
+
+    def __init__(self, folder: Path, *, now: datetime) -> None:
+        """Reads the record in `folder`, or begins one at `now`. Raises ProviderError when it is there and no record."""
+        self._folder = folder
+        self._path = folder / "gang.json"
+        self._content = self._read() or {"created_at": now.isoformat(), "zone": None, "tokens": {}}
+
+    @property
+    def created_at(self) -> datetime:
+        """When the gang was first asked for: its lifetime counts from here."""
+        return datetime.fromisoformat(self._content["created_at"])
+
+    @property
+    def zone(self) -> str | None:
+        """Where the machines are that have been asked for."""
+        zone: str | None = self._content["zone"]
+        return zone
+
+    def begin(self, zone: str) -> None:
+        """From now on machines are asked for in `zone`. A token of another zone stands for another machine."""
+        if zone != self.zone:
+            self._content["tokens"] = {}
+        self._content["zone"] = zone
+        self._write()
+
+    def token(self, name: str) -> str:
+        """The token of the one machine `name` that is being asked for; a new one unless a call with it is open."""
+        if name not in self._content["tokens"]:
+            self._content["tokens"][name] = secrets.token_hex(16)
+            self._write()
+        return str(self._content["tokens"][name])
+
+    def confirm(self, name: str) -> None:
+        """The machine has been seen: when `name` is asked for again, it is another one."""
+        self.forget(name)
+
+    def forget(self, name: str) -> None:
+        if self._content["tokens"].pop(name, None) is not None:
+            self._write()
+
+    def clear_tokens(self) -> None:
+        self._content["tokens"] = {}
+        self._write()
+
+    def host_key(self, name: str) -> tuple[str, str]:
+        """The machine's private host key (OpenSSH's format) and the public one, "ssh-ed25519 AAAA…"."""
+        path = self._folder / "host_keys" / name
+        public = ssh_keys.make_pair(path, comment=name)
+        return path.read_text(encoding="utf-8"), public
+
+    def remove(self) -> None:
+        """The gang has ended."""
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+            datetime.fromisoformat(content["created_at"])
+            zone, tokens = content["zone"], content["tokens"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ProviderError(
+                f"{self._path} can't be read as the record of the stack's machines ({error!r}): run `make destroy`, "
+                "which finds them by their tag, then remove the file"
+            ) from None
+        return {"created_at": content["created_at"], "zone": zone, "tokens": dict(tokens)}
+
+    def _write(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = self._path.with_name(f".gang.{os.getpid()}")
+        with fresh.open("w", encoding="utf-8") as stream:
+            json.dump(self._content, stream, indent=1)
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(self._path)

@@ -1,0 +1,178 @@
+"""The gang as one dynamic resource of Pulumi: a thin shell around gang.py, for every cloud.
+
+Pulumi's state holds GangVerbs by module and name, so destroy runs today's code: keep this path. The state holds no
+secret: host keys and tokens are in the record (gang_record.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, cast
+
+import pulumi
+from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
+
+from infra import providers
+from infra.dynamic import changed, one_sentence
+from infra.gang import Gang as Machinery
+from infra.gang import Machine, Machines, node_names
+from infra.gang_record import Record
+from infra.providers.base import Deployment
+from infra.stack import project_root
+from infra.user_data import FirstBoot, cloud_config
+
+_OUTPUTS = ("zone", "created_at", "expires_at", "pinned", "machines")
+
+
+class HasMachines(Protocol):
+    """The optional power of a provider whose machines come as a gang."""
+
+    def pin(self, wish: Mapping[str, Any]) -> dict[str, Any]:
+        """What is fixed for the life of the gang, so that a later `up` doesn't change it: the image's id."""
+
+    def machines(self, deployment: Deployment, *, wish: Mapping[str, Any], pinned: Mapping[str, Any]) -> Machines:
+        """The stack's machines. `wish` is the resource's input: plain values, all that a launch needs to know."""
+
+
+def _deployment(props: Mapping[str, Any]) -> Deployment:
+    """The root isn't in the state: it is the checkout that runs, so that a moved one still finds its own."""
+    return Deployment(root=project_root(), stack=props["stack"], project=props["project"])
+
+
+def _provider(props: Mapping[str, Any]) -> HasMachines:
+    return cast(HasMachines, providers.load(props["provider"]))
+
+
+def _record(props: Mapping[str, Any]) -> Record:
+    return Record(_deployment(props).key_folder / "gang", now=datetime.now(UTC))
+
+
+def _machinery(props: Mapping[str, Any], *, pinned: Mapping[str, Any], record: Record) -> Machinery:
+    lifetime_s = int(props["lifetime_s"])
+    expires_at = record.created_at + timedelta(seconds=lifetime_s)
+
+    def user_data(name: str) -> str:
+        private, public = record.host_key(name)
+        return cloud_config(
+            FirstBoot(
+                name=name,
+                host_key=private,
+                host_public_key=public,
+                authorized_key=props["public_key"],
+                expires_at=expires_at,
+                lifetime_s=lifetime_s,
+            )
+        )
+
+    return Machinery(
+        machines=_machines(props, pinned),
+        record=record,
+        names=node_names(int(props["nodes"])),
+        what=props["what"],
+        user_data=user_data,
+        report=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+
+
+def _machines(props: Mapping[str, Any], pinned: Mapping[str, Any]) -> Machines:
+    return _provider(props).machines(_deployment(props), wish=props["wish"], pinned=pinned)
+
+
+def _outputs(
+    props: Mapping[str, Any], machines: list[Machine], record: Record, pinned: Mapping[str, Any]
+) -> dict[str, Any]:
+    expires_at = record.created_at + timedelta(seconds=int(props["lifetime_s"]))
+    return {
+        **props,
+        "zone": machines[0].zone,
+        "created_at": record.created_at.isoformat(),
+        "expires_at": expires_at.isoformat(),
+        "pinned": dict(pinned),
+        "machines": [
+            {
+                "name": machine.name,
+                "id": machine.id,
+                "private_address": machine.private_address,
+                "public_address": machine.public_address,
+                "host_key": record.host_key(machine.name)[1],
+                "facts": machine.facts,
+            }
+            for machine in machines
+        ],
+    }
+
+
+class GangVerbs(ResourceProvider):
+    """Create, look, mend and end."""
+
+    serialize_as_secret_always = False
+
+    @one_sentence
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        record = _record(props)
+        pinned = _provider(props).pin(props["wish"])
+        machines = _machinery(props, pinned=pinned, record=record).raise_in_one_of(list(props["zones"]))
+        return CreateResult(f"{props['stack']}-gang", _outputs(props, machines, record, pinned))
+
+    @one_sentence
+    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
+        replaces = changed(_olds, _news, "provider", "project", "stack", "public_key", "wish")
+        if changed(_olds, _news, "zones") and _olds["zone"] not in _news["zones"]:
+            replaces.append("zones")
+        alive = _alive(_olds)
+        if not alive or datetime.now(UTC) >= datetime.fromisoformat(_olds["expires_at"]):
+            replaces.append("machines")  # another zone may have them, and a new lifetime begins
+        dead = any(each["id"] not in alive for each in _olds["machines"])
+        changes = bool(replaces) or dead or len(_olds["machines"]) != int(_news["nodes"])
+        return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
+
+    @one_sentence
+    def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
+        alive = _alive(props)
+        if not alive:
+            return ReadResult("", {})
+        return ReadResult(id_, {**props, "machines": [each for each in props["machines"] if each["id"] in alive]})
+
+    @one_sentence
+    def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
+        """More or fewer machines, or new ones for those that died; the others stay as they are."""
+        # The lifetime, the key and the image that the living ones were started with hold for the new ones too.
+        props = {**_news, "lifetime_s": _olds["lifetime_s"], "price": _news["price"]}
+        record = _record(props)
+        machinery = _machinery(props, pinned=_olds["pinned"], record=record)
+        wanted = set(machinery.names)
+        surplus = [each.id for each in machinery.machines.find() if each.lives and each.name not in wanted]
+        machinery.machines.end(surplus)
+        machines = machinery.complete(_olds["zone"])
+        return UpdateResult(_outputs(props, machines, record, _olds["pinned"]))
+
+    @one_sentence
+    def delete(self, _id: str, _props: dict[str, Any]) -> None:
+        machines = _machines(_props, _props["pinned"])
+        ours = {machine.id for machine in machines.find() if machine.lives}
+        machines.end(sorted(ours | {each["id"] for each in _props["machines"]}))
+        _record(_props).remove()
+
+
+def _alive(props: Mapping[str, Any]) -> set[str]:
+    ids = [each["id"] for each in props["machines"]]
+    return {machine.id for machine in _machines(props, props["pinned"]).find(ids) if machine.lives}
+
+
+class Gang(Resource, module="trainstack", name="Gang"):
+    """The machines of a cluster.
+
+    Inputs: provider, project, stack, nodes, zones (in order), wish (the provider's own), what (for messages),
+    lifetime_s, public_key, price. A change of price or lifetime alone changes nothing on machines that run.
+    """
+
+    zone: pulumi.Output[str]
+    created_at: pulumi.Output[str]
+    expires_at: pulumi.Output[str]
+    machines: pulumi.Output[list[dict[str, Any]]]
+    price: pulumi.Output[dict[str, Any]]
+
+    def __init__(self, name: str, inputs: Mapping[str, Any], *, opts: pulumi.ResourceOptions) -> None:
+        super().__init__(GangVerbs(), name, {**inputs, **dict.fromkeys(_OUTPUTS)}, opts)
