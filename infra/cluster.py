@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 from datetime import datetime
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -73,6 +73,15 @@ class Price:
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
+class SharedStorage:
+    """Storage of the provider's that the nodes can reach, whether it is mounted yet or not."""
+
+    kind: Literal["lustre", "nfs", "bucket"]
+    address: str
+    """What is mounted or named: "fs-0123.fsx.us-east-1.amazonaws.com@tcp:/abc", "10.0.0.2:/share", "s3://name"."""
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Cluster:
     """A created cluster. `nodes` are in rank order and complete: a gang with one machine missing is not a Cluster."""
 
@@ -89,6 +98,7 @@ class Cluster:
     shared_storage: str | None
     """Absolute path that is the same storage on every node, or None."""
     nodes: tuple[Node, ...]
+    storage: SharedStorage | None = None
 
     def __post_init__(self) -> None:
         if self.version != VERSION:

@@ -5,6 +5,7 @@ Pure: values in, values out. Unknown is None, never zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,13 +35,14 @@ def total_usd(price: Price, *, seconds: float) -> float | None:
 
 
 def total(lines: Iterable[Line]) -> Price:
-    """The sum; unknown if one line is, as old as the oldest one."""
+    """The sum; unknown if one line is. Source and date are the unknown or dearest line's: the estimate tells the others'."""
     lines = list(lines)
     known = [line.usd_per_hour for line in lines if line.usd_per_hour is not None]
+    first = max(lines, key=lambda line: math.inf if line.usd_per_hour is None else line.usd_per_hour)
     return Price(
         usd_per_hour=sum(known) if len(known) == len(lines) else None,
-        source=", ".join(dict.fromkeys(line.source for line in lines)),
-        as_of=min(line.as_of for line in lines),
+        source=first.source if len(lines) == 1 else f"{first.source}, and {len(lines) - 1} smaller one(s)",
+        as_of=first.as_of,
     )
 
 

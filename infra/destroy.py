@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -36,9 +37,14 @@ def destroy(root: Path, stack: str) -> None:
         cluster = read_cluster(root, stack)
     except ContractError:
         cluster = None  # never up, or half of it: there is still something to look for
+    release_lock(root, stack)
+    # Machines first: the engine would end them after the addresses and gateways that hang on them.
+    for problem in leftovers.end_machines(root, stack):
+        print(problem, file=sys.stderr)  # it is tried again below
     failure = _destroy_by_engine(root, stack)
     # The sweep comes also, and above all, when the engine failed.
     leftovers.sweep(root, stack)
+    shutil.rmtree(Deployment(root=root, stack=stack).gang_folder, ignore_errors=True)  # the record of what has ended
     if failure is not None:
         raise failure
     if cluster is None and not stack_exists(root, stack):
@@ -57,7 +63,6 @@ def stack_exists(root: Path, stack: str) -> bool:
 
 
 def _destroy_by_engine(root: Path, stack: str) -> EngineError | None:
-    release_lock(root, stack)
     for arguments in (
         # A killed `up` leaves "pending creates" that stop the engine; the sweep finds what they made.
         ("refresh", "--clear-pending-creates", "--yes", "--skip-preview", "--suppress-outputs"),

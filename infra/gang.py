@@ -20,12 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from infra.errors import CapacityError, ProviderError, UnsupportedError
+from infra.errors import AccessError, CapacityError, ProviderError, QuotaError, UnsupportedError
 from infra.gang_record import Record
 
 _AT_ONCE = 8  # launches under way at a time: the clouds throttle beyond
 _LOOK_EVERY_S = 3.0
 _LOOKS_AT_NOTHING = 2
+_LOOKS_AFTER_NO_ANSWER = 6  # the call may have made a machine, which is seen some seconds later
+_MOST_LOOKS = 20
+_CLEAR = (CapacityError, UnsupportedError, QuotaError, AccessError)  # refusals: that call made nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,8 @@ class Machine:
     name: str
     """The node's name that it was ordered under."""
     zone: str
-    state: Literal["starting", "running", "ending", "ended"]
+    state: Literal["starting", "running", "stopped", "ending", "ended"]
+    """"stopped" is neither: it bills its disk and comes back by nobody's doing but the user's."""
     private_address: str = ""
     """"" until the provider has given one."""
     public_address: str = ""
@@ -61,6 +65,11 @@ class Machine:
     @property
     def lives(self) -> bool:
         return self.state in ("starting", "running")
+
+    @property
+    def bills(self) -> bool:
+        """And nobody has told it to end."""
+        return self.lives or self.state == "stopped"
 
 
 class Machines(Protocol):
@@ -103,6 +112,8 @@ class Gang:
     report: Callable[[str], None]
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    _told: set[str] = field(default_factory=set, init=False, repr=False)
+    """Ids that `launch` has told."""
 
     def raise_in_one_of(self, zones: Sequence[str]) -> list[Machine]:
         """All machines, running, in rank order, in the first zone that has them all.
@@ -135,9 +146,13 @@ class Gang:
     def complete(self, zone: str) -> list[Machine]:
         """The machines that are there and those that are missing, launched; all running, in rank order.
 
-        Ends nothing: on an error what was there stays.
+        On an error what was there stays; what is stopped or in another zone is ended.
         """
-        there = {machine.name: machine for machine in self.machines.find() if machine.lives}
+        found = self.machines.find()
+        # One in another zone is of a killed try, and was seen only now.
+        wrong = [machine.id for machine in found if machine.bills and (machine.zone != zone or not machine.lives)]
+        self.machines.end(wrong)
+        there = {machine.name: machine for machine in found if machine.lives and machine.id not in wrong}
         for name in there:
             self.record.confirm(name)
         missing = [name for name in self.names if name not in there]
@@ -168,6 +183,7 @@ class Gang:
         with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
             futures = [pool.submit(self.machines.launch, order) for order in orders]
         errors = [error for future in futures if (error := future.exception()) is not None]
+        self._told.update(future.result() for future in futures if future.exception() is None)
         if errors:
             # A final reason (no quota, no rights) says more than the capacity that was missing beside it.
             raise min(errors, key=lambda error: isinstance(error, CapacityError | UnsupportedError))
@@ -199,6 +215,8 @@ class Gang:
                 self.report(f"{told} of {len(ids)} machines run")
             if self.clock() >= end:
                 late = ", ".join(f"{name} ({id_})" for name, id_ in ids.items() if name not in running)
+                for name in ids:  # one that is there is found the next time; one that isn't will never be
+                    self.record.forget(name)
                 raise ProviderError(
                     f"{late} didn't start within {self.machines.boot_deadline_s:.0f} s: run `pulumi up` again, "
                     "or take another zone"
@@ -206,10 +224,10 @@ class Gang:
             self.sleep(_LOOK_EVERY_S)
 
     def _end_strangers(self, zones: Sequence[str]) -> None:
-        """A machine of ours in a zone that isn't asked for any more (of a killed try) has no place in the gang."""
-        home = self.record.zone
-        found = [machine for machine in self.machines.find() if machine.lives]
-        strangers = [machine.id for machine in found if machine.zone != home or machine.zone not in zones]
+        """What a killed try made in a zone, or under a name, that isn't asked for any more has no place in the gang."""
+        home = self.record.zone if self.record.zone in zones else None
+        found = [machine for machine in self.machines.find() if machine.bills]
+        strangers = [machine.id for machine in found if machine.zone != home or machine.name not in self.names]
         if strangers:
             self.report(f"ending {len(strangers)} machine(s) of an earlier try")
             self.machines.end(strangers)
@@ -217,19 +235,30 @@ class Gang:
     def _end_all(self, why: ProviderError) -> None:
         """Nothing of a failed try stays. Raises what `why` is, with what still lives, when that can't be had."""
         try:
-            # Twice nothing: a call whose answer never came may have made a machine that is seen only seconds later.
-            looks = 0
-            while looks < _LOOKS_AT_NOTHING:
-                ids = sorted(machine.id for machine in self.machines.find() if machine.lives)
-                self.machines.end(ids)
-                looks = 0 if ids else looks + 1
-                self.sleep(_LOOK_EVERY_S)
+            self._end_what_shows(enough=_LOOKS_AT_NOTHING if isinstance(why, _CLEAR) else _LOOKS_AFTER_NO_ANSWER)
             self.record.clear_tokens()
         except ProviderError as error:
             raise type(why)(
                 f"{why}; and what was made for it could not be ended ({error}): run `make destroy` or "
                 "`fab leftovers --remove`, it may be billing"
             ) from None
+
+    def _end_what_shows(self, *, enough: int) -> None:
+        """Until so many looks in a row saw nothing, and what `launch` told was seen: a new machine is seen late."""
+        nothing = 0
+        ids: list[str] = []
+        for _ in range(_MOST_LOOKS):
+            found = self.machines.find(sorted(self._told))
+            self._told.difference_update(machine.id for machine in found)
+            ids = sorted(machine.id for machine in found if machine.bills)
+            self.machines.end(ids)
+            nothing = 0 if ids else nothing + 1
+            if nothing >= enough and not self._told:
+                return
+            self.sleep(_LOOK_EVERY_S)
+        if ids:
+            raise ProviderError(f"the provider says that {', '.join(ids)} ended, and shows it all the same")
+        self._told.clear()  # never seen for a minute: it isn't there
 
 
 def node_names(nodes: int) -> list[str]:

@@ -21,11 +21,11 @@ from infra.errors import ProviderError
 class Record:
     """One stack's record. Each change is on disk when the method returns."""
 
-    def __init__(self, folder: Path, *, now: datetime) -> None:
+    def __init__(self, folder: Path, *, provider: str, now: datetime) -> None:
         """Reads the record in `folder`, or begins one at `now`. Raises ProviderError when it is there and no record."""
         self._folder = folder
         self._path = folder / "gang.json"
-        self._content = self._read() or {"created_at": now.isoformat(), "zone": None, "tokens": {}}
+        self._content = self._read() or _begun(provider, now)
 
     @property
     def created_at(self) -> datetime:
@@ -37,6 +37,16 @@ class Record:
         """Where the machines are that have been asked for."""
         zone: str | None = self._content["zone"]
         return zone
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a machine has been asked for that hasn't been seen."""
+        return bool(self._content["tokens"])
+
+    def restart(self, now: datetime) -> None:
+        """Forget a gang that has ended; host keys stay."""
+        self._content = _begun(self._content["provider"], now)
+        self._write()
 
     def begin(self, zone: str) -> None:
         """From now on machines are asked for in `zone`. A token of another zone stands for another machine."""
@@ -78,8 +88,11 @@ class Record:
     def _read(self) -> dict[str, Any] | None:
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
-            datetime.fromisoformat(content["created_at"])
-            zone, tokens = content["zone"], content["tokens"]
+            if datetime.fromisoformat(content["created_at"]).tzinfo is None:
+                raise ValueError("created_at has no time zone")
+            return {key: content[key] for key in ("provider", "created_at", "zone")} | {
+                "tokens": dict(content["tokens"])
+            }
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -87,7 +100,6 @@ class Record:
                 f"{self._path} can't be read as the record of the stack's machines ({error!r}): run `make destroy`, "
                 "which finds them by their tag, then remove the file"
             ) from None
-        return {"created_at": content["created_at"], "zone": zone, "tokens": dict(tokens)}
 
     def _write(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -97,3 +109,28 @@ class Record:
             stream.flush()
             os.fsync(stream.fileno())
         fresh.replace(self._path)
+
+
+def _begun(provider: str, now: datetime) -> dict[str, Any]:
+    return {"provider": provider, "created_at": now.isoformat(), "zone": None, "tokens": {}}
+
+
+def provider_of(folder: Path) -> str | None:
+    """Whose machines the record in `folder` is of; None when there is none that can be read.
+
+    For the search for leftovers: the stack file may name another provider by now.
+    """
+    return _field(folder, "provider")
+
+
+def zone_of(folder: Path) -> str | None:
+    """Where machines were last asked for, likewise."""
+    return _field(folder, "zone")
+
+
+def _field(folder: Path, name: str) -> str | None:
+    try:
+        value = json.loads((folder / "gang.json").read_text(encoding="utf-8"))[name]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return value if isinstance(value, str) else None

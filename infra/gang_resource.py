@@ -32,8 +32,10 @@ class HasMachines(Protocol):
     def pin(self, wish: Mapping[str, Any]) -> dict[str, Any]:
         """What is fixed for the life of the gang, so that a later `up` doesn't change it: the image's id."""
 
-    def machines(self, deployment: Deployment, *, wish: Mapping[str, Any], pinned: Mapping[str, Any]) -> Machines:
-        """The stack's machines. `wish` is the resource's input: plain values, all that a launch needs to know."""
+    def machines(
+        self, deployment: Deployment, *, wish: Mapping[str, Any], places: Mapping[str, Any], pinned: Mapping[str, Any]
+    ) -> Machines:
+        """The stack's machines. Plain values, all that a launch needs to know: the same in each zone, and by zone."""
 
 
 def _deployment(props: Mapping[str, Any]) -> Deployment:
@@ -46,7 +48,7 @@ def _provider(props: Mapping[str, Any]) -> HasMachines:
 
 
 def _record(props: Mapping[str, Any]) -> Record:
-    return Record(_deployment(props).key_folder / "gang", now=datetime.now(UTC))
+    return Record(_deployment(props).gang_folder, provider=props["provider"], now=datetime.now(UTC))
 
 
 def _machinery(props: Mapping[str, Any], *, pinned: Mapping[str, Any], record: Record) -> Machinery:
@@ -77,7 +79,7 @@ def _machinery(props: Mapping[str, Any], *, pinned: Mapping[str, Any], record: R
 
 
 def _machines(props: Mapping[str, Any], pinned: Mapping[str, Any]) -> Machines:
-    return _provider(props).machines(_deployment(props), wish=props["wish"], pinned=pinned)
+    return _provider(props).machines(_deployment(props), wish=props["wish"], places=props["places"], pinned=pinned)
 
 
 def _outputs(
@@ -113,14 +115,20 @@ class GangVerbs(ResourceProvider):
     def create(self, props: dict[str, Any]) -> CreateResult:
         record = _record(props)
         pinned = _provider(props).pin(props["wish"])
+        now = datetime.now(UTC)
+        expired = record.created_at + timedelta(seconds=int(props["lifetime_s"])) <= now
+        if expired or not (record.is_open or any(each.lives for each in _machines(props, pinned).find())):
+            record.restart(now)  # it tells of a gang that has ended: this one's lifetime begins now
         machines = _machinery(props, pinned=pinned, record=record).raise_in_one_of(list(props["zones"]))
         return CreateResult(f"{props['stack']}-gang", _outputs(props, machines, record, pinned))
 
     @one_sentence
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
         replaces = changed(_olds, _news, "provider", "project", "stack", "public_key", "wish")
-        if changed(_olds, _news, "zones") and _olds["zone"] not in _news["zones"]:
-            replaces.append("zones")
+        place = {"place": _olds["places"].get(_olds["zone"])}
+        replaces += changed(place, {"place": _news["places"].get(_olds["zone"])}, "place")
+        if _news["zones_are_asked_for"] and _olds["zone"] not in _news["zones"]:
+            replaces.append("zones")  # what the provider offers today is no reason: machines that run stay
         alive = _alive(_olds)
         if not alive or datetime.now(UTC) >= datetime.fromisoformat(_olds["expires_at"]):
             replaces.append("machines")  # another zone may have them, and a new lifetime begins
@@ -164,8 +172,9 @@ def _alive(props: Mapping[str, Any]) -> set[str]:
 class Gang(Resource, module="trainstack", name="Gang"):
     """The machines of a cluster.
 
-    Inputs: provider, project, stack, nodes, zones (in order), wish (the provider's own), what (for messages),
-    lifetime_s, public_key, price. A change of price or lifetime alone changes nothing on machines that run.
+    Inputs: provider, project, stack, nodes, zones (in order), zones_are_asked_for (by the stack file), wish and
+    places (the provider's own: what holds everywhere, and by zone), what (for messages), lifetime_s, public_key, price.
+    A change of price or lifetime alone changes nothing on machines that run.
     """
 
     zone: pulumi.Output[str]

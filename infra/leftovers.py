@@ -6,26 +6,46 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shlex
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
 
 from infra import providers
-from infra.errors import EngineError, InfraError, LeftoversError, ProviderError
-from infra.providers.base import Deployment, Leftover
+from infra.errors import AccessError, EngineError, InfraError, LeftoversError, ProviderError
+from infra.gang_record import provider_of
+from infra.providers.base import Deployment, Leftover, Provider
 from infra.spec import CONFIG_KEY
 from infra.stack import DEFAULT_STACK, checked_stack_name, current_stack, project_root
 
 _SWEEPS = 3  # what is removed may uncover more (a process that started another meanwhile)
+_AT_ONCE = 8  # a cloud's machines take minutes to end, each
 
 
 def find(root: Path, stack: str) -> list[Leftover]:
-    """All that is there of `stack`, in the order of removal."""
-    deployment = Deployment(root=root, stack=checked_stack_name(stack))
-    return [each for name in _asked(deployment) for each in providers.load(name).leftovers(deployment)]
+    """All that is there of `stack`, in the order of removal, whoever made it."""
+    return [each for _, each in _found(Deployment(root=root, stack=checked_stack_name(stack)))]
+
+
+def _found(deployment: Deployment) -> list[tuple[Provider, Leftover]]:
+    """Every provider that may have something is asked."""
+    found: list[tuple[Provider, Leftover]] = []
+    named = _named(deployment)
+    for name in named or sorted(providers.MODULES):
+        provider = providers.load(name)
+        try:
+            found += [(provider, each) for each in provider.leftovers(deployment)]
+        except AccessError as error:
+            if named:
+                raise
+            # No stack file says that this provider was used at all.
+            print(f"note: {name} could not be asked: {error}", file=sys.stderr)
+    return found
 
 
 def table(found: list[Leftover]) -> str:
@@ -50,25 +70,49 @@ def check(root: Path, stack: str) -> None:
             print(f"note: there is no {file}: was another stack meant?", file=sys.stderr)
         return
     print(table(found))
-    removal = shlex.join(["fab", "leftovers", "--stack", stack, "--remove"])
-    raise LeftoversError(f"stack {stack}: {len(found)} thing(s) are there; if it isn't in use, remove them: {removal}")
+    raise LeftoversError(
+        f"stack {stack}: {len(found)} thing(s) are there; if it isn't in use, remove them: {_removal(stack)}"
+    )
 
 
 def sweep(root: Path, stack: str) -> None:
-    """Remove everything of `stack`, one failure not hiding the others; raises LeftoversError while anything is left."""
+    """Remove everything of `stack` that this checkout made; raises LeftoversError while any of it is left.
+
+    What another checkout made under the same name (Leftover.is_ours) is told and left alone.
+    """
     deployment = Deployment(root=root, stack=checked_stack_name(stack))
+    _sweep(deployment, lambda leftover: leftover.is_ours)
+    if others := [each for _, each in _found(deployment) if not each.is_ours]:
+        print(table(others))
+        print(
+            f"note: {len(others)} thing(s) of a stack {stack} are another checkout's and were left alone; if they are "
+            f"yours and forgotten: {_removal(stack)}",
+            file=sys.stderr,
+        )
+
+
+def sweep_all(root: Path, stack: str) -> None:
+    """Remove everything that bears the stack's name, whoever made it; raises LeftoversError while any of it is left."""
+    _sweep(Deployment(root=root, stack=checked_stack_name(stack)), lambda _leftover: True)
+
+
+def end_machines(root: Path, stack: str) -> list[str]:
+    """End this checkout's machines of `stack`, before all else; what could not be ended, a sentence each."""
+    deployment = Deployment(root=root, stack=checked_stack_name(stack))
+    machines = [(whose, each) for whose, each in _found(deployment) if each.is_machine and each.is_ours]
+    if machines:
+        print(f"stack {stack}: ending {len(machines)} machine(s)", flush=True)
+    return _remove(deployment, machines)[1]
+
+
+def _sweep(deployment: Deployment, wanted: Callable[[Leftover], bool]) -> None:
+    """One failure doesn't hide the others."""
+    stack = deployment.stack
     removed, problems = 0, list[str]()
     for _ in range(_SWEEPS):
-        problems = []
-        for name in _asked(deployment):
-            provider = providers.load(name)
-            for leftover in provider.leftovers(deployment):
-                try:
-                    provider.remove(leftover, deployment)
-                    removed += 1
-                except ProviderError as error:
-                    problems.append(str(error))
-        left = find(root, stack)
+        ended, problems = _remove(deployment, [(whose, each) for whose, each in _found(deployment) if wanted(each)])
+        removed += ended
+        left = [each for _, each in _found(deployment) if wanted(each)]
         if not left:
             print(
                 f"stack {stack}: nothing is left" + (f" ({removed} thing(s) removed by the sweep)" if removed else "")
@@ -81,14 +125,39 @@ def sweep(root: Path, stack: str) -> None:
     )
 
 
-def _asked(deployment: Deployment) -> list[str]:
-    """The provider that the stack file names; every one when it doesn't say (no file, broken file)."""
+def _remove(deployment: Deployment, found: list[tuple[Provider, Leftover]]) -> tuple[int, list[str]]:
+    """How many were removed, and what stood in the way of the others. Kind after kind: one needs the other gone."""
+
+    def one(it: tuple[Provider, Leftover]) -> str | None:
+        try:
+            it[0].remove(it[1], deployment)
+        except ProviderError as error:
+            return str(error)
+        return None
+
+    said: list[str | None] = []
+    for _, kind in itertools.groupby(found, key=lambda it: it[1].kind):
+        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+            said += pool.map(one, list(kind))
+    problems = [sentence for sentence in said if sentence is not None]
+    return len(said) - len(problems), problems
+
+
+def _removal(stack: str) -> str:
+    return shlex.join(["fab", "leftovers", "--stack", stack, "--remove"])
+
+
+def _named(deployment: Deployment) -> list[str]:
+    """The providers that the stack file and the record of its machines name; none when the file doesn't say."""
     try:
         content = yaml.safe_load(deployment.stack_file.read_text(encoding="utf-8-sig"))
         name = content["config"][f"{deployment.project}:{CONFIG_KEY}"]["provider"]
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
-        return sorted(providers.MODULES)
-    return [name] if name in providers.MODULES else sorted(providers.MODULES)
+        return []
+    if name not in providers.MODULES:
+        return []
+    recorded = provider_of(deployment.gang_folder)
+    return list(dict.fromkeys([name, *([recorded] if recorded in providers.MODULES else [])]))
 
 
 def stack_or_current(root: Path, stack: str | None) -> str:
@@ -112,7 +181,7 @@ def main() -> int:
     options = parser.parse_args()
     root = project_root()
     try:
-        (sweep if options.remove else check)(root, stack_or_current(root, options.stack))
+        (sweep_all if options.remove else check)(root, stack_or_current(root, options.stack))
     except InfraError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -26,17 +27,18 @@ def make_pair(path: Path, *, comment: str) -> str:
     public = path.with_name(path.name + ".pub")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        public.unlink(missing_ok=True)  # before the other: a kill in between leaves no half of another pair
         _write(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-        public.unlink(missing_ok=True)
-    if not public.exists():
-        _write(public, f"{_public_half(path)} {comment}\n".encode())
-    return " ".join(public.read_text(encoding="utf-8").split()[:2])
+    half = _public_half(path)
+    if not public.exists() or public.read_bytes().split()[:2] != half.encode().split():
+        _write(public, f"{half} {comment}\n".encode())
+    return half
 
 
 def _public_half(path: Path) -> str:
     try:
         key = load_ssh_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it has a passphrase
         raise ProviderError(
             f"{path} is not a private key that can be used ({error}): remove it if it was never used, else restore it"
         ) from None

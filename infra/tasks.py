@@ -21,4 +21,4 @@ def leftovers(context: object, stack: str | None = None, remove: bool = False) -
     from infra import leftovers as found
 
     root = project_root()
-    (found.sweep if remove else found.check)(root, found.stack_or_current(root, stack))
+    (found.sweep_all if remove else found.check)(root, found.stack_or_current(root, stack))

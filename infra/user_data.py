@@ -10,6 +10,9 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
+USER = "trainstack"
+"""The login that we make on every machine, whatever the image calls its own."""
+WORK_DIR = f"/home/{USER}/trainstack"
 DEADLINE_FILE = "/etc/trainstack/deadline"
 """Unix time. Rewriting it (whole, by a rename) moves the deadline."""
 LONGEST_UPTIME_FILE = "/etc/trainstack/longest-uptime"
@@ -58,7 +61,7 @@ class FirstBoot:
     """Private host key in OpenSSH's format. Whoever can read the machine's user data can read it."""
     host_public_key: str
     authorized_key: str
-    """The stack's public key, for the image's own user."""
+    """The stack's public key, for the user `trainstack`."""
     expires_at: datetime
     lifetime_s: int
 
@@ -90,7 +93,15 @@ def cloud_config(boot: FirstBoot) -> str:
         "ssh_keys": {"ed25519_private": boot.host_key, "ed25519_public": boot.host_public_key},
         "ssh_pwauth": False,
         "disable_root": True,
-        "ssh_authorized_keys": [boot.authorized_key],
+        "users": [
+            {
+                "name": USER,
+                "shell": "/bin/bash",
+                "lock_passwd": True,
+                "sudo": "ALL=(ALL) NOPASSWD:ALL",
+                "ssh_authorized_keys": [boot.authorized_key],
+            }
+        ],
         # A package upgrade at first boot takes minutes that are paid for, and can pull a driver from under a GPU.
         "package_update": False,
         "package_upgrade": False,

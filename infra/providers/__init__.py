@@ -12,6 +12,7 @@ from infra.errors import SpecError
 from infra.providers.base import Provider
 
 MODULES: dict[str, str] = {
+    "aws": "infra.providers.aws",
     "local": "infra.providers.local",
 }
 

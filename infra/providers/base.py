@@ -68,6 +68,11 @@ class Deployment:
         """Holds the stack's SSH key pair; only the public half ever leaves it."""
         return self.root / ".trainstack" / "stacks" / self.stack
 
+    @property
+    def gang_folder(self) -> Path:
+        """The record of machines that were asked for: infra/gang_record.py."""
+        return self.key_folder / "gang"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
@@ -80,6 +85,8 @@ class Leftover:
     detail: str
     usd_per_hour: float | None
     """What it costs while it stays; None when unknown."""
+    is_machine: bool = False
+    """`make destroy` ends machines before all else: they are what costs."""
     is_ours: bool = True
     """False: another checkout made it under the same name (see Deployment.owner). `make destroy` leaves it alone."""
 

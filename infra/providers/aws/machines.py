@@ -1,0 +1,211 @@
+"""The gang's machines on EC2: how one is launched, found and ended. See infra/gang.py for the order of things.
+
+RunInstances directly, since pulumi_aws's Instance knows no ClientToken (a kill between the call and the record would
+make a second machine) and no efa-only interface.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.errors import ProviderError
+from infra.gang import Machine, Order
+from infra.providers.aws import api, faults, instances
+from infra.providers.base import Deployment
+
+_STATES = {
+    "pending": "starting",
+    "running": "running",
+    "stopping": "stopped",
+    "stopped": "stopped",
+    "shutting-down": "ending",
+    "terminated": "ended",
+}
+NODE_TAG = "trainstack-node"
+_END_DEADLINE_S = 1200.0  # machines with eight GPUs need minutes to shut down; the bill stops when that begins
+_LOOK_EVERY_S = 5.0
+
+
+class AwsMachines:
+    """One stack's machines in one region. `wish`, `places`, `pinned`: see resources.py, which writes them."""
+
+    boot_deadline_s = 900.0
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        *,
+        wish: Mapping[str, Any],
+        places: Mapping[str, Any],
+        pinned: Mapping[str, Any],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._deployment = deployment
+        self._wish, self._places, self._pinned = wish, places, pinned
+        self._region = str(wish["region"])
+        self._sleep, self._clock = sleep, clock
+
+    def launch(self, order: Order) -> str:
+        where = f"{order.name} in {order.zone}"
+        answer = api.launch(self._region, where=where, sleep=self._sleep, **self.request(order))
+        launched = answer.get("Instances", [])
+        if len(launched) != 1:
+            raise ProviderError(f"{where}: AWS answered with {len(launched)} instances for one: run `fab leftovers`")
+        return str(launched[0]["InstanceId"])
+
+    def request(self, order: Order) -> dict[str, Any]:
+        """RunInstances' parameters. Pure."""
+        wish, place = self._wish, self._places[order.zone]
+        request: dict[str, Any] = {
+            "MinCount": 1,
+            "MaxCount": 1,
+            "ClientToken": order.token,
+            "ImageId": self._pinned["image"],
+            "InstanceType": wish["instance"],
+            "UserData": order.user_data,
+            "NetworkInterfaces": self._interfaces(order, place),
+            "MetadataOptions": {
+                "HttpEndpoint": "enabled",
+                "HttpTokens": "required",
+                "HttpPutResponseHopLimit": 1,
+                "InstanceMetadataTags": "disabled",
+            },
+            "BlockDeviceMappings": [
+                {
+                    "DeviceName": self._pinned["root_device"],
+                    "Ebs": {
+                        "VolumeSize": max(int(wish["disk_gib"]), int(self._pinned["root_gib"])),
+                        "VolumeType": "gp3",
+                        "Encrypted": True,
+                        "DeleteOnTermination": True,
+                    },
+                }
+            ],
+            # The guard powers off; with this the machine is deleted then, instead of going on to bill its disk.
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "TagSpecifications": [
+                {"ResourceType": kind, "Tags": self._tags(order.name)}
+                for kind in ("instance", "volume", "network-interface")
+            ],
+        }
+        if place.get("placement_group"):
+            request["Placement"] = {"GroupName": place["placement_group"]}
+        if wish["market"] == "spot":
+            # One-time and terminate: a persistent request would bring the machine back after `destroy`.
+            options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+        if wish.get("reservation"):
+            target = {"CapacityReservationId": wish["reservation"]}
+            request["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
+            if wish.get("reservation_kind") == "capacity-block":
+                request["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
+        if wish.get("instance_profile"):
+            request["IamInstanceProfile"] = {"Name": wish["instance_profile"]}
+        return request
+
+    def find(self, ids: Iterable[str] = ()) -> list[Machine]:
+        tagged = [
+            {"Name": f"tag:{api.IDENTITY_TAG}", "Values": [self._deployment.identity]},
+            {"Name": f"tag:{api.OWNER_TAG}", "Values": [self._deployment.owner]},
+        ]
+        found = {machine.id: machine for machine in self._described(tagged)}
+        if unseen := sorted(set(ids) - set(found)):
+            found |= {machine.id: machine for machine in self._described([_by_id(unseen)])}
+        return list(found.values())
+
+    def end(self, ids: Sequence[str]) -> None:
+        living = [machine for machine in self._described([_by_id(ids)]) if machine.state != "ended"] if ids else []
+        if not living:
+            return
+        for machine in living:
+            self._terminate(machine)
+        end = self._clock() + _END_DEADLINE_S
+        while living := [m for m in self._described([_by_id([m.id for m in living])]) if m.state != "ended"]:
+            if self._clock() >= end:
+                left = ", ".join(f"{machine.name} ({machine.id}) is {machine.state}" for machine in living)
+                raise ProviderError(
+                    f"{left} {_END_DEADLINE_S:.0f} s after AWS was told to terminate it: look at it in the console of "
+                    f"{self._region}, then run `fab leftovers`"
+                )
+            self._sleep(_LOOK_EVERY_S)
+
+    def _terminate(self, machine: Machine) -> None:
+        """One by one: an id that has just gone would make AWS refuse the whole list."""
+        try:
+            api.client("ec2", self._region).terminate_instances(InstanceIds=[machine.id])
+        except (ClientError, BotoCoreError) as error:
+            if api.code_of(error) != "InvalidInstanceID.NotFound":
+                raise api.translated(error, where=f"ending {machine.name} ({machine.id})") from None
+
+    def _described(self, filters: list[dict[str, Any]]) -> list[Machine]:
+        reservations = api.pages("ec2", self._region, "describe_instances", "Reservations", Filters=filters)
+        return [_machine(each) for reservation in reservations for each in reservation.get("Instances", [])]
+
+    def _interfaces(self, order: Order, place: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The first interface of the head is in the public subnet, all others in the zone's private one.
+
+        EFA's traffic stays within one subnet, so all efa-only interfaces are in the same. A machine with several
+        interfaces gets no public address from AWS: the head gets an Elastic IP (resources.py).
+        """
+        slots = instances.interfaces(instances.by_name(str(self._wish["instance"])))
+        return [
+            {
+                "NetworkCardIndex": slot.card,
+                "DeviceIndex": slot.device,
+                "InterfaceType": slot.kind,
+                "SubnetId": place["public_subnet"] if order.rank == 0 and slot is slots[0] else place["private_subnet"],
+                "Groups": [self._wish["security_group"]],
+                "DeleteOnTermination": True,
+            }
+            for slot in slots
+        ]
+
+    def _tags(self, name: str) -> list[dict[str, str]]:
+        tags = {
+            "Name": f"{self._deployment.stack}-{name}",
+            api.IDENTITY_TAG: self._deployment.identity,
+            api.OWNER_TAG: self._deployment.owner,
+            NODE_TAG: name,
+        }
+        return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def _by_id(ids: Sequence[str]) -> dict[str, Any]:
+    # A filter and not InstanceIds: one that AWS doesn't know (any more, or yet) would fail the whole call.
+    return {"Name": "instance-id", "Values": list(ids)}
+
+
+def _machine(described: Mapping[str, Any]) -> Machine:
+    try:
+        state = _STATES[described["State"]["Name"]]
+        first = [each for each in described.get("NetworkInterfaces", []) if _is_first(each)]
+        tags = api.tags(described.get("Tags"))
+        reason = described.get("StateReason", {})
+        name = tags.get(NODE_TAG, described["InstanceId"])
+        return Machine(
+            id=described["InstanceId"],
+            name=name,
+            zone=described["Placement"]["AvailabilityZone"],
+            state=state,  # type: ignore[arg-type]  # a value of _STATES
+            private_address=described.get("PrivateIpAddress") or "",
+            public_address=described.get("PublicIpAddress") or "",
+            fault=faults.ended_by_itself(name, reason.get("Code", ""), reason.get("Message", ""))
+            if state in ("ending", "ended")
+            else None,
+            facts={"interface": first[0]["NetworkInterfaceId"]} if first else {},
+        )
+    except KeyError as error:
+        raise ProviderError(
+            f"AWS described instance {described.get('InstanceId', '?')} without {error} or in a state that isn't "
+            "known: run the command again"
+        ) from None
+
+
+def _is_first(interface: Mapping[str, Any]) -> bool:
+    attachment = interface.get("Attachment", {})
+    return (attachment.get("DeviceIndex"), attachment.get("NetworkCardIndex", 0)) == (0, 0)
