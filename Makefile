@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
-.PHONY: help setup demo up train destroy test parity lint format bench gpu-check lock
+.PHONY: help setup demo up train destroy test parity lint format bench gpu-check smoke-aws smoke-gcp lock
 
 STACK ?= local
 PYTHON ?= python3
@@ -63,6 +63,14 @@ bench: setup ## Measure ratios against peers, into bench/RESULTS.md
 gpu-check: setup ## Parity, memory, MFU and tokens/s on this machine's NVIDIA GPUs, into bench/RESULTS.md (minutes)
 	@$(ACTIVATE)
 	python -m bench.gpu_check $(ARGS)
+
+smoke-aws: setup ## With an AWS account: two g5.xlarge for ten minutes, made, looked at, destroyed (cents)
+	@$(ACTIVATE)
+	python -m scripts.smoke aws
+
+smoke-gcp: setup ## With a GCP project: two g2-standard-4 for ten minutes, made, looked at, destroyed (cents)
+	@$(ACTIVATE)
+	python -m scripts.smoke gcp
 
 lock: setup ## Pin the newest versions that pyproject.toml allows, without registry addresses
 	@$(ACTIVATE)

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import json
 
-NAMES = ("launch", "bootstrap", "up", "trainer", "checkpoint")
+NAMES = ("launch", "bootstrap", "up", "preview", "trainer", "checkpoint")
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def total_usd(price: Price, *, seconds: float) -> float | None:
 
 
 def total(lines: Iterable[Line]) -> Price:
-    """The sum; unknown if one line is. Source and date are the unknown or dearest line's: the estimate tells the others'."""
+    """The sum; unknown if one line is. Source and date: of an unknown or the dearest line (the estimate has all)."""
     lines = list(lines)
     known = [line.usd_per_hour for line in lines if line.usd_per_hour is not None]
     first = max(lines, key=lambda line: math.inf if line.usd_per_hour is None else line.usd_per_hour)

@@ -8,6 +8,7 @@ and removed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from infra import leftovers, receipt
 from infra.errors import ContractError, EngineError, InfraError, SpecError
@@ -37,7 +39,7 @@ def destroy(root: Path, stack: str) -> None:
         cluster = read_cluster(root, stack)
     except ContractError:
         cluster = None  # never up, or half of it: there is still something to look for
-    release_lock(root, stack)
+    refuse_beside_an_engine(root, stack)
     # Machines first: the engine would end them after the addresses and gateways that hang on them.
     for problem in leftovers.end_machines(root, stack):
         print(problem, file=sys.stderr)  # it is tried again below
@@ -45,6 +47,9 @@ def destroy(root: Path, stack: str) -> None:
     # The sweep comes also, and above all, when the engine failed.
     leftovers.sweep(root, stack)
     shutil.rmtree(Deployment(root=root, stack=stack).gang_folder, ignore_errors=True)  # the record of what has ended
+    if failure is not None:
+        # What a killed `up` had made without the state's knowing stood in the engine's way, and is gone now.
+        failure = _destroy_by_engine(root, stack)
     if failure is not None:
         raise failure
     if cluster is None and not stack_exists(root, stack):
@@ -63,6 +68,11 @@ def stack_exists(root: Path, stack: str) -> bool:
 
 
 def _destroy_by_engine(root: Path, stack: str) -> EngineError | None:
+    """Why the engine could not; None when it has, or there is no such stack."""
+    try:
+        release_lock(root, stack)
+    except EngineError as error:
+        return error
     for arguments in (
         # A killed `up` leaves "pending creates" that stop the engine; the sweep finds what they made.
         ("refresh", "--clear-pending-creates", "--yes", "--skip-preview", "--suppress-outputs"),
@@ -80,23 +90,33 @@ def _destroy_by_engine(root: Path, stack: str) -> EngineError | None:
     return None
 
 
-def release_lock(root: Path, stack: str) -> None:
-    """Drop the backend's lock of an engine that was killed. Raises EngineError when the engine still lives."""
-    for path in sorted((root / ".trainstack" / "pulumi" / ".pulumi" / "locks").rglob(f"{stack}/*.json")):
-        try:
-            lock = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue  # being written or removed this moment: the engine will say
-        here = lock.get("hostname") == socket.gethostname()
-        if not here or not _ends(lock.get("pid")):
+def refuse_beside_an_engine(root: Path, stack: str) -> None:
+    """Raises EngineError while a pulumi command holds the stack's lock and lives: it would make what we end."""
+    for _, lock in _locks(root, stack):
+        if lock.get("hostname") != socket.gethostname() or not _ends(lock.get("pid")):
             raise EngineError(
                 f"stack {stack}: a pulumi command (process {lock.get('pid')} on {lock.get('hostname')}) is at work: "
                 "let it end or interrupt it, then run `make destroy` again"
             )
+
+
+def release_lock(root: Path, stack: str) -> None:
+    """Drop the backend's lock of an engine that was killed. Raises EngineError when the engine still lives."""
+    refuse_beside_an_engine(root, stack)
+    for path, _ in _locks(root, stack):
         done = _pulumi(root, stack, "cancel", "--yes")
         if done.returncode != 0:
             raise EngineError(f"stack {stack}: its stale lock {path} could not be released: {_last_line(done)}")
         return
+
+
+def _locks(root: Path, stack: str) -> list[tuple[Path, dict[str, Any]]]:
+    found = []
+    for path in sorted((root / ".trainstack" / "pulumi" / ".pulumi" / "locks").rglob(f"{stack}/*.json")):
+        # One that is being written or removed this moment: the engine will say.
+        with contextlib.suppress(OSError, ValueError):
+            found.append((path, dict(json.loads(path.read_text(encoding="utf-8")))))
+    return found
 
 
 def _ends(pid: object) -> bool:

@@ -166,6 +166,11 @@ class Gang:
             self.record.confirm(name)
         return [running[name] for name in self.names]
 
+    def end_all(self) -> None:
+        """Nothing of the gang is left, nor of a call whose answer never came. Raises ProviderError with what is."""
+        self._end_what_shows(enough=_LOOKS_AFTER_NO_ANSWER if self.record.is_open else _LOOKS_AT_NOTHING)
+        self.record.all_ended()
+
     def _launch(self, names: Sequence[str], zone: str) -> dict[str, str]:
         """Ids by name. All calls have ended when this returns or raises, so that what they made can be found."""
         if not names:
@@ -236,7 +241,7 @@ class Gang:
         """Nothing of a failed try stays. Raises what `why` is, with what still lives, when that can't be had."""
         try:
             self._end_what_shows(enough=_LOOKS_AT_NOTHING if isinstance(why, _CLEAR) else _LOOKS_AFTER_NO_ANSWER)
-            self.record.clear_tokens()
+            self.record.all_ended()
         except ProviderError as error:
             raise type(why)(
                 f"{why}; and what was made for it could not be ended ({error}): run `make destroy` or "

@@ -26,6 +26,7 @@ class Record:
         self._folder = folder
         self._path = folder / "gang.json"
         self._content = self._read() or _begun(provider, now)
+        self._provider = provider
 
     @property
     def created_at(self) -> datetime:
@@ -43,16 +44,32 @@ class Record:
         """Whether a machine has been asked for that hasn't been seen."""
         return bool(self._content["tokens"])
 
-    def restart(self, now: datetime) -> None:
-        """Forget a gang that has ended; host keys stay."""
-        self._content = _begun(self._content["provider"], now)
+    @property
+    def is_used(self) -> bool:
+        """Whether a machine may be there: one was asked for, and not all have been ended since."""
+        return bool(self._content["is_used"])
+
+    @property
+    def request(self) -> dict[str, Any] | None:
+        """What the gang is to be like; None before the first `restart`."""
+        request: dict[str, Any] | None = self._content["request"]
+        return request
+
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """What was chosen for the gang when it was begun."""
+        return dict(self._content["pinned"])
+
+    def restart(self, now: datetime, *, request: dict[str, Any], pinned: dict[str, Any]) -> None:
+        """Forget a gang that has ended, and begin another one; host keys stay."""
+        self._content = _begun(self._provider, now) | {"request": request, "pinned": pinned}
         self._write()
 
     def begin(self, zone: str) -> None:
         """From now on machines are asked for in `zone`. A token of another zone stands for another machine."""
         if zone != self.zone:
             self._content["tokens"] = {}
-        self._content["zone"] = zone
+        self._content |= {"zone": zone, "is_used": True}
         self._write()
 
     def token(self, name: str) -> str:
@@ -70,8 +87,8 @@ class Record:
         if self._content["tokens"].pop(name, None) is not None:
             self._write()
 
-    def clear_tokens(self) -> None:
-        self._content["tokens"] = {}
+    def all_ended(self) -> None:
+        self._content |= {"tokens": {}, "is_used": False}
         self._write()
 
     def host_key(self, name: str) -> tuple[str, str]:
@@ -80,25 +97,20 @@ class Record:
         public = ssh_keys.make_pair(path, comment=name)
         return path.read_text(encoding="utf-8"), public
 
-    def remove(self) -> None:
-        """The gang has ended."""
-        if self._folder.exists():
-            shutil.rmtree(self._folder)
-
     def _read(self) -> dict[str, Any] | None:
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if datetime.fromisoformat(content["created_at"]).tzinfo is None:
                 raise ValueError("created_at has no time zone")
-            return {key: content[key] for key in ("provider", "created_at", "zone")} | {
-                "tokens": dict(content["tokens"])
+            return {key: content[key] for key in ("provider", "created_at", "zone", "is_used", "request")} | {
+                key: dict(content[key]) for key in ("tokens", "pinned")
             }
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ProviderError(
                 f"{self._path} can't be read as the record of the stack's machines ({error!r}): run `make destroy`, "
-                "which finds them by their tag, then remove the file"
+                "which finds them by their tag and removes the record"
             ) from None
 
     def _write(self) -> None:
@@ -112,7 +124,21 @@ class Record:
 
 
 def _begun(provider: str, now: datetime) -> dict[str, Any]:
-    return {"provider": provider, "created_at": now.isoformat(), "zone": None, "tokens": {}}
+    return {
+        "provider": provider,
+        "created_at": now.isoformat(),
+        "zone": None,
+        "is_used": False,
+        "tokens": {},
+        "request": None,
+        "pinned": {},
+    }
+
+
+def remove(folder: Path) -> None:
+    """The gang has ended. Whether the record can be read doesn't matter any more."""
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def provider_of(folder: Path) -> str | None:

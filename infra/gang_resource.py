@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
-from infra import providers
+from infra import gang_record, providers
 from infra.dynamic import changed, one_sentence
 from infra.gang import Gang as Machinery
 from infra.gang import Machine, Machines, node_names
@@ -23,6 +23,8 @@ from infra.providers.base import Deployment
 from infra.stack import project_root
 from infra.user_data import FirstBoot, cloud_config
 
+_REQUEST = ("provider", "wish", "public_key", "lifetime_s")
+"""The inputs that a machine is made from, wherever it is made."""
 _OUTPUTS = ("zone", "created_at", "expires_at", "pinned", "machines")
 
 
@@ -47,8 +49,8 @@ def _provider(props: Mapping[str, Any]) -> HasMachines:
     return cast(HasMachines, providers.load(props["provider"]))
 
 
-def _record(props: Mapping[str, Any]) -> Record:
-    return Record(_deployment(props).gang_folder, provider=props["provider"], now=datetime.now(UTC))
+def _record(props: Mapping[str, Any], *, begun: datetime) -> Record:
+    return Record(_deployment(props).gang_folder, provider=props["provider"], now=begun)
 
 
 def _machinery(props: Mapping[str, Any], *, pinned: Mapping[str, Any], record: Record) -> Machinery:
@@ -113,14 +115,16 @@ class GangVerbs(ResourceProvider):
 
     @one_sentence
     def create(self, props: dict[str, Any]) -> CreateResult:
-        record = _record(props)
-        pinned = _provider(props).pin(props["wish"])
         now = datetime.now(UTC)
-        expired = record.created_at + timedelta(seconds=int(props["lifetime_s"])) <= now
-        if expired or not (record.is_open or any(each.lives for each in _machines(props, pinned).find())):
-            record.restart(now)  # it tells of a gang that has ended: this one's lifetime begins now
-        machines = _machinery(props, pinned=pinned, record=record).raise_in_one_of(list(props["zones"]))
-        return CreateResult(f"{props['stack']}-gang", _outputs(props, machines, record, pinned))
+        record = _record(props, begun=now)
+        request = {key: props[key] for key in _REQUEST}
+        if not _goes_on(record, props, request, now):
+            if record.request and record.is_used:
+                # A killed `up` asked for another kind, region or provider, or its time is over: with what it asked for.
+                _machinery({**props, **record.request}, pinned=record.pinned, record=record).end_all()
+            record.restart(now, request=request, pinned=_provider(props).pin(props["wish"]))
+        machines = _machinery(props, pinned=record.pinned, record=record).raise_in_one_of(list(props["zones"]))
+        return CreateResult(f"{props['stack']}-gang", _outputs(props, machines, record, record.pinned))
 
     @one_sentence
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
@@ -148,7 +152,7 @@ class GangVerbs(ResourceProvider):
         """More or fewer machines, or new ones for those that died; the others stay as they are."""
         # The lifetime, the key and the image that the living ones were started with hold for the new ones too.
         props = {**_news, "lifetime_s": _olds["lifetime_s"], "price": _news["price"]}
-        record = _record(props)
+        record = _record(props, begun=datetime.fromisoformat(_olds["created_at"]))
         machinery = _machinery(props, pinned=_olds["pinned"], record=record)
         wanted = set(machinery.names)
         surplus = [each.id for each in machinery.machines.find() if each.lives and each.name not in wanted]
@@ -159,9 +163,16 @@ class GangVerbs(ResourceProvider):
     @one_sentence
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         machines = _machines(_props, _props["pinned"])
-        ours = {machine.id for machine in machines.find() if machine.lives}
+        ours = {machine.id for machine in machines.find() if machine.bills}
         machines.end(sorted(ours | {each["id"] for each in _props["machines"]}))
-        _record(_props).remove()
+        gang_record.remove(_deployment(_props).gang_folder)
+
+
+def _goes_on(record: Record, props: Mapping[str, Any], request: Mapping[str, Any], now: datetime) -> bool:
+    """Whether a killed `up` began the very gang that is asked for, and it is to be finished: same lifetime, image."""
+    if record.request != request or now >= record.created_at + timedelta(seconds=int(props["lifetime_s"])):
+        return False
+    return record.is_open or any(each.lives for each in _machines(props, record.pinned).find())
 
 
 def _alive(props: Mapping[str, Any]) -> set[str]:

@@ -41,9 +41,9 @@ def _found(deployment: Deployment) -> list[tuple[Provider, Leftover]]:
         try:
             found += [(provider, each) for each in provider.leftovers(deployment)]
         except AccessError as error:
-            if named:
+            if named or name == provider_of(deployment.gang_folder):
                 raise
-            # No stack file says that this provider was used at all.
+            # Neither a stack file nor a record of machines says that this provider was used at all.
             print(f"note: {name} could not be asked: {error}", file=sys.stderr)
     return found
 
@@ -154,7 +154,7 @@ def _named(deployment: Deployment) -> list[str]:
         name = content["config"][f"{deployment.project}:{CONFIG_KEY}"]["provider"]
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
         return []
-    if name not in providers.MODULES:
+    if not isinstance(name, str) or name not in providers.MODULES:
         return []
     recorded = provider_of(deployment.gang_folder)
     return list(dict.fromkeys([name, *([recorded] if recorded in providers.MODULES else [])]))

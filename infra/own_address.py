@@ -23,7 +23,7 @@ def find(services: Sequence[str] = SERVICES) -> str:
                 # An address, and no network: "0.0.0.0/0" would open SSH to the world.
                 return str(ipaddress.ip_network(ipaddress.ip_address(answer.read(100).decode("ascii").strip())))
         except (OSError, ValueError, http.client.HTTPException) as error:
-            said.append(f"{url}: {error}")
+            said.append(f"{url}: {' '.join(str(error).split())}")
     raise ProviderError(
         f"the address that this machine is seen with could not be found ({'; '.join(said)}): write it under "
         'ssh_from, as in `ssh_from: ["203.0.113.7"]`'

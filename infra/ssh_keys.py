@@ -27,7 +27,6 @@ def make_pair(path: Path, *, comment: str) -> str:
     public = path.with_name(path.name + ".pub")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        public.unlink(missing_ok=True)  # before the other: a kill in between leaves no half of another pair
         _write(path, Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     half = _public_half(path)
     if not public.exists() or public.read_bytes().split()[:2] != half.encode().split():

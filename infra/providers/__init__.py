@@ -13,6 +13,7 @@ from infra.providers.base import Provider
 
 MODULES: dict[str, str] = {
     "aws": "infra.providers.aws",
+    "gcp": "infra.providers.gcp",
     "local": "infra.providers.local",
 }
 

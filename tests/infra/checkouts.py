@@ -38,7 +38,10 @@ class Checkout:
     def environment(self) -> dict[str, str]:
         made = environment(self.path, {**os.environ, **self._variables})
         # .venv's own path file names the other checkout.
-        return {**made, "PYTHONPATH": str(self.path), "PULUMI_PYTHON_CMD": sys.executable}
+        # The clouds' SDKs take seconds to compile, at each command anew where byte code isn't kept.
+        made.pop("PYTHONDONTWRITEBYTECODE", None)
+        byte_code = str(ROOT / ".trainstack" / "test_byte_code")
+        return {**made, "PYTHONPATH": str(self.path), "PYTHONPYCACHEPREFIX": byte_code}
 
     def cluster(self, stack: str, **spec: object) -> None:
         """Write the stack file, and make the stack if it isn't there."""

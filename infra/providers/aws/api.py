@@ -31,7 +31,12 @@ from infra.providers.aws import faults
 IDENTITY_TAG, OWNER_TAG = "trainstack", "trainstack-owner"
 # "standard" retries throttling, 5xx and broken connections with backoff and jitter, and repeats a call's ClientToken.
 _ATTEMPTS = 6
-_CONFIG = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": _ATTEMPTS})
+_CONFIG = Config(
+    connect_timeout=10,
+    read_timeout=60,
+    retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+    max_pool_connections=16,  # as many as leftovers.py asks at once
+)
 # EC2 says "no capacity" with status 500, which botocore would try again for half a minute: launches sort it out here.
 _ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 1})
 _PASSING = frozenset(

@@ -277,19 +277,21 @@ def _of_kind(kind: Kind, region: str, deployment: Deployment) -> Iterator[Leftov
 
 
 def _buckets(deployment: Deployment) -> Iterator[Leftover]:
+    """By their tag, or by our own name: a bucket gets its tags in a call of its own, before which a kill may come."""
+    ours = storage.name(deployment)
     for bucket in api.pages("s3", HOME_REGION, "list_buckets", "Buckets"):
         name = bucket["Name"]
         if not name.startswith(storage.PREFIX):
             continue
         tags = _bucket_tags(name)
-        if tags.get(api.IDENTITY_TAG) == deployment.identity:
+        if name == ours or tags.get(api.IDENTITY_TAG) == deployment.identity:
             region = bucket.get("BucketRegion") or HOME_REGION
             yield Leftover(
                 kind="bucket",
                 id=f"{region}/{name}",
                 detail="with all that is in it",
                 usd_per_hour=None,
-                is_ours=tags.get(api.OWNER_TAG) == deployment.owner,
+                is_ours=name == ours or tags.get(api.OWNER_TAG) == deployment.owner,
             )
 
 

@@ -109,10 +109,9 @@ def declare(
         public=public,
         private=private,
         placement_groups={
-            # One a zone: a cluster placement group belongs to the zone of its first machine.
-            zone: aws.ec2.PlacementGroup(
-                f"gang-{zone}", name=f"trainstack-{digest}-{zone}", strategy="cluster", opts=opts
-            )
+            # One a zone: a cluster placement group belongs to the zone of its first machine. Without a name of ours:
+            # one that a killed `up` made, and the engine's state doesn't know, would stand in the next one's way.
+            zone: aws.ec2.PlacementGroup(f"trainstack-{digest}-{zone}", strategy="cluster", opts=opts)
             for zone in zones
         },
         private_routes=private_routes,

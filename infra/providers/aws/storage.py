@@ -65,10 +65,15 @@ def _efs(subnet: pulumi.Output[str], net: Network, opts: pulumi.ResourceOptions)
     return target.ip_address.apply(lambda address: {"kind": "nfs", "address": f"{address}:/"})
 
 
+def name(deployment: Deployment) -> str:
+    """Of the bucket, the role and its profile. Bucket names are the world's: lower case, up to 63 characters."""
+    return f"{PREFIX}{deployment.digest}-{deployment.owner}"
+
+
 def bucket(deployment: Deployment, opts: pulumi.ResourceOptions) -> Bucket:
     """An empty bucket costs nothing, so it may come before the gang, which needs the profile."""
-    name = f"{PREFIX}{deployment.digest}-{deployment.owner}"  # bucket names are the world's: lower case, up to 63
-    made = aws.s3.Bucket("shared", bucket=name, force_destroy=True, opts=opts)
+    own_name = name(deployment)
+    made = aws.s3.Bucket("shared", bucket=own_name, force_destroy=True, opts=opts)
     aws.s3.BucketPublicAccessBlock(
         "shared",
         bucket=made.id,
@@ -80,9 +85,9 @@ def bucket(deployment: Deployment, opts: pulumi.ResourceOptions) -> Bucket:
     )
     aws.s3.BucketPolicy("shared", bucket=made.id, policy=made.arn.apply(_only_by_tls), opts=opts)
     # IAM is the account's and not the region's: names of up to 64 characters.
-    role = aws.iam.Role("nodes", name=name, path=PATH, assume_role_policy=json.dumps(_assumed_by_ec2()), opts=opts)
+    role = aws.iam.Role("nodes", name=own_name, path=PATH, assume_role_policy=json.dumps(_assumed_by_ec2()), opts=opts)
     aws.iam.RolePolicy("nodes", name="bucket", role=role.name, policy=made.arn.apply(_only_this_bucket), opts=opts)
-    profile = aws.iam.InstanceProfile("nodes", name=name, path=PATH, role=role.name, opts=opts)
+    profile = aws.iam.InstanceProfile("nodes", name=own_name, path=PATH, role=role.name, opts=opts)
     return Bucket(
         address=made.id.apply(lambda id_: {"kind": "bucket", "address": f"s3://{id_}"}), instance_profile=profile.name
     )

@@ -6,12 +6,14 @@ whose service moto doesn't have.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
+from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.nat_gateways import NatGatewayBackend
 from moto.ec2.responses import EC2Response
@@ -59,6 +61,7 @@ def install() -> None:
     _ec2_quotas()
     _images_by_name()
     _nat_gateways_that_let_go()
+    _endpoints_without_their_route_tables()
 
 
 NAMES = {
@@ -310,3 +313,20 @@ def _nat_gateways_that_let_go() -> None:
         return gateway
 
     EC2Backend.delete_nat_gateway = delete  # type: ignore[method-assign]
+
+
+def _endpoints_without_their_route_tables() -> None:
+    """Moto can't delete an endpoint whose route, or whose route table, went before it. AWS can."""
+    original = EC2Backend.delete_vpc_endpoints
+
+    def delete(self: Any, vpce_ids: Any = None) -> Any:
+        for number in vpce_ids or []:
+            endpoint = self.vpc_end_points.get(number)
+            for table in (endpoint.route_table_ids or []) if endpoint else []:
+                with contextlib.suppress(EC2ClientError):
+                    self.delete_route(table, endpoint.destination_prefix_list_id)
+            if endpoint:
+                endpoint.route_table_ids = []
+        return original(self, vpce_ids)
+
+    EC2Backend.delete_vpc_endpoints = delete  # type: ignore[method-assign]

@@ -210,6 +210,13 @@ def _address(backend: Any, params: dict[str, Any]) -> None:
         raise AwsError("InvalidIPAddress.InUse", f"Address {found[0].public_ip} is in use.")
 
 
+def _gateway_s_address(backend: Any, params: dict[str, Any]) -> None:
+    found = [each for each in backend.addresses if each.allocation_id == params.get("AllocationId")]
+    if found and (found[0].association_id or found[0].eni or found[0].instance):
+        # Before moto, which would have made the gateway's interface by then.
+        raise AwsError("Resource.AlreadyAssociated", f"Resource {found[0].public_ip} is already associated.")
+
+
 def _interface(backend: Any, params: dict[str, Any]) -> None:
     eni = backend.enis.get(params["NetworkInterfaceId"])
     if eni is not None and (eni.attachment_id or any(n._eni is eni for n in live_nat_gateways(backend))):
@@ -229,6 +236,7 @@ def _placement_group(backend: Any, params: dict[str, Any]) -> None:
 
 
 IN_USE = {
+    "CreateNatGateway": _gateway_s_address,
     "DeleteSubnet": _subnet,
     "DeleteSecurityGroup": _group,
     "DeleteVpc": _vpc,
