@@ -54,8 +54,8 @@ def variables(root: Path) -> dict[str, str]:
         "VIRTUAL_ENV": str(venv_folder(root)),
         "PULUMI_HOME": str(state_folder(root) / "pulumi_home"),
         # Percent-encoded: the engine parses it as a URL, and "#", "?" or "%" in a folder's name would end or break it.
-        # metadata=skip: the ".attrs" beside each file, which says nothing that a disk doesn't know, is written apart from
-        # it, and one that a kill left empty made the stack unreadable ("failed to load checkpoint: EOF").
+        # metadata=skip: no ".attrs" beside each file of the state; one that a kill left empty made the whole stack
+        # unreadable ("failed to load checkpoint: EOF").
         "PULUMI_BACKEND_URL": "file://" + quote(str(backend_folder(root))) + "?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase_file(root)),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
