@@ -41,3 +41,9 @@ def hard_link_source() -> Path:
     uv = Path(sys.prefix) / "bin" / "uv"
     done = subprocess.run([str(uv), "cache", "dir"], capture_output=True, text=True, check=False)
     return Path(done.stdout.strip()) / "CACHEDIR.TAG"
+
+
+@pytest.fixture(autouse=True)
+def _traceback_limit_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """infra.dynamic takes the traceback from refusals for the rest of its process, which in a test is ours."""
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
