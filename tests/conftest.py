@@ -2,6 +2,9 @@
 
 import signal
 
+# Google's own google.rpc.Status before Pulumi's copy of it: `import pulumi` comes to terms with it, and
+# not the other way round.
+import google.rpc.status_pb2  # noqa: F401
 import pytest
 
 

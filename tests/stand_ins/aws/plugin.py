@@ -26,7 +26,7 @@ import grpc  # type: ignore[import-untyped]
 from botocore.exceptions import BotoCoreError, ClientError
 from google.protobuf import any_pb2, json_format, struct_pb2  # type: ignore[import-untyped]
 from google.protobuf.empty_pb2 import Empty  # type: ignore[import-untyped]
-from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 from pulumi.runtime.rpc import UNKNOWN
 
 from tests.stand_ins.aws import kinds_iam, kinds_machines, kinds_network, kinds_security, kinds_storage, schema
@@ -276,6 +276,9 @@ def _init_failed(context: Any, done: str, state: Values, inputs: Values, reason:
     packed = any_pb2.Any(
         type_url="type.googleapis.com/pulumirpc.ErrorResourceInitFailed", value=detail.SerializeToString()
     )
+    # Here, since a process that has Google's own google.rpc.Status (pytest's) can't take Pulumi's copy as well.
+    from pulumi.runtime.proto import status_pb2
+
     status = status_pb2.Status(code=grpc.StatusCode.UNKNOWN.value[0], message=reason, details=[packed])
     context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
     context.abort(grpc.StatusCode.UNKNOWN, reason)
