@@ -148,7 +148,9 @@ def test_the_first_failing_rank_is_told_with_its_exit_code_and_last_lines(node: 
 
 
 def test_a_rank_killed_by_a_signal(node: OneNode) -> None:
-    state = node.run_to_the_end("import os; os.kill(os.getpid(), 9) if os.environ['RANK'] == '0' else input()")
+    state = node.run_to_the_end(
+        "import os, signal; os.kill(os.getpid(), 9) if os.environ['RANK'] == '0' else signal.pause()"
+    )
     assert (state["first_failure"]["rank"], state["first_failure"]["exit_code"]) == (0, -9)
 
 
