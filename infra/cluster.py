@@ -63,6 +63,11 @@ class Node:
         return self.rank == 0
 
 
+def node_names(nodes: int) -> list[str]:
+    """In rank order: "node-0", "node-1" …"""
+    return [f"node-{rank}" for rank in range(nodes)]
+
+
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
 class Price:
     """What the cluster costs. Unknown is None, never zero; a machine of your own is 0.0 from "your own machine"."""

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal, Protocol
 
 from infra.errors import AccessError, CapacityError, ProviderError, QuotaError, UnsupportedError
@@ -39,6 +40,8 @@ class Order:
     """"node-3"."""
     rank: int
     zone: str
+    expires_at: datetime
+    """When the guard ends it, as its user data says."""
     token: str
     """Up to 32 characters, made for this one machine: asked twice with it, there is still one machine."""
     user_data: str
@@ -107,6 +110,8 @@ class Gang:
     """In rank order."""
     what: str
     """For messages: "p5.48xlarge on demand"."""
+    expires_at: datetime
+    """When the guard ends its machines."""
     user_data: Callable[[str], str]
     """Name to user data; the same text each time it is asked for one name."""
     report: Callable[[str], None]
@@ -180,6 +185,7 @@ class Gang:
                 name=name,
                 rank=self.names.index(name),
                 zone=zone,
+                expires_at=self.expires_at,
                 token=self.record.token(name),
                 user_data=self.user_data(name),
             )
@@ -264,8 +270,3 @@ class Gang:
         if ids:
             raise ProviderError(f"the provider says that {', '.join(ids)} ended, and shows it all the same")
         self._told.clear()  # never seen for a minute: it isn't there
-
-
-def node_names(nodes: int) -> list[str]:
-    """In rank order."""
-    return [f"node-{rank}" for rank in range(nodes)]

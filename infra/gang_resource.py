@@ -15,9 +15,10 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
 from infra import gang_record, providers
+from infra.cluster import node_names
 from infra.dynamic import changed, one_sentence
 from infra.gang import Gang as Machinery
-from infra.gang import Machine, Machines, node_names
+from infra.gang import Machine, Machines
 from infra.gang_record import Record
 from infra.providers.base import Deployment
 from infra.stack import project_root
@@ -75,6 +76,7 @@ def _machinery(props: Mapping[str, Any], *, pinned: Mapping[str, Any], record: R
         record=record,
         names=node_names(int(props["nodes"])),
         what=props["what"],
+        expires_at=expires_at,
         user_data=user_data,
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from infra import gang_record
+from infra.cluster import node_names
 from infra.errors import AccessError, CapacityError, ProviderError, QuotaError, UnsupportedError
-from infra.gang import Gang, node_names
+from infra.gang import Gang
 from infra.gang_record import Record, provider_of, zone_of
 from tests.infra.in_memory_cloud import (
     NOW,
@@ -44,6 +46,7 @@ def up(tmp_path: Path, cloud: Cloud) -> Callable[..., Gang]:
             record=record,
             names=node_names(nodes),
             what="big-one on demand",
+            expires_at=NOW + timedelta(hours=1),
             user_data=lambda name: f"{name} {record.host_key(name)[1]} until {record.created_at}",
             report=(said if said is not None else []).append,
             sleep=cloud.sleep,

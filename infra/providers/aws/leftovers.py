@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra import prices
-from infra.cost import HOURS_PER_MONTH
 from infra.errors import ProviderError, SpecError
 from infra.gang_record import zone_of
+from infra.prices import Market
+from infra.prices import lines as listed
 from infra.providers.aws import api, plan, pricing, removal, storage
 from infra.providers.aws.machines import AwsMachines
 from infra.providers.base import Deployment, Leftover
@@ -50,18 +50,8 @@ class Kind:
 
 
 def _machine_price(region: str, item: Mapping[str, Any]) -> float | None:
-    market = "spot" if item.get("InstanceLifecycle") == "spot" else "on-demand"
+    market: Market = "spot" if item.get("InstanceLifecycle") == "spot" else "on-demand"
     return pricing.machine(region, item["InstanceType"], market)[0]
-
-
-def _per_month(name: str, gib: float) -> float | None:
-    price = prices.other("aws", name)
-    return None if price is None else price.usd * gib / HOURS_PER_MONTH
-
-
-def _per_hour(name: str) -> float | None:
-    price = prices.other("aws", name)
-    return None if price is None else price.usd
 
 
 # In the order in which they can be ended.
@@ -84,7 +74,9 @@ KINDS = (
         id="FileSystemId",
         remove=removal.lustre,
         state="Lifecycle",
-        usd_per_hour=lambda _region, item: _per_month("fsx_lustre_scratch2", item.get("StorageCapacity", 0)),
+        usd_per_hour=lambda _region, item: listed.per_month(
+            "aws", "fsx_lustre_scratch2", item.get("StorageCapacity", 0)
+        ),
         filtered=False,
     ),
     Kind(
@@ -96,8 +88,8 @@ KINDS = (
         remove=removal.efs,
         state="LifeCycleState",
         gone=("deleted",),
-        usd_per_hour=lambda _region, item: _per_month(
-            "efs_standard", item.get("SizeInBytes", {}).get("Value", 0) / 2**30
+        usd_per_hour=lambda _region, item: listed.per_month(
+            "aws", "efs_standard", item.get("SizeInBytes", {}).get("Value", 0) / 2**30
         ),
         filtered=False,
     ),
@@ -109,7 +101,7 @@ KINDS = (
         id="NatGatewayId",
         remove=removal.nat_gateway,
         gone=("deleted",),
-        usd_per_hour=lambda _region, _item: _per_hour("nat_gateway_hour"),
+        usd_per_hour=lambda _region, _item: listed.per_hour("aws", "nat_gateway_hour"),
     ),
     Kind(
         name="address",
@@ -118,7 +110,7 @@ KINDS = (
         key="Addresses",
         id="AllocationId",
         remove=removal.address,
-        usd_per_hour=lambda _region, _item: _per_hour("public_ipv4"),
+        usd_per_hour=lambda _region, _item: listed.per_hour("aws", "public_ipv4"),
     ),
     Kind(
         name="volume",
@@ -128,7 +120,7 @@ KINDS = (
         id="VolumeId",
         remove=removal.simply("ec2", "delete_volume", "VolumeId", gone="InvalidVolume.NotFound"),
         gone=("deleted", "deleting"),
-        usd_per_hour=lambda _region, item: _per_month("gp3", item.get("Size", 0)),
+        usd_per_hour=lambda _region, item: listed.per_month("aws", "gp3", item.get("Size", 0)),
     ),
     Kind(
         name="endpoint",

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from infra import prices
-from infra.cost import HOURS_PER_MONTH, Line
+from infra.cost import Line
 from infra.errors import InfraError
+from infra.prices import lines as listed
 from infra.providers.aws import api
 from infra.providers.aws import plan as planning
 
@@ -23,26 +24,25 @@ def lines(spec: ClusterSpec) -> list[Line]:
     """Machines, disks, addresses, NAT and storage."""
     choice = planning.plan(spec)
     found = [_machines(spec, choice), _disks(spec)]
-    found.append(_other("public_ipv4", f"{_addresses(spec)} public address(es)", count=_addresses(spec)))
+    addresses = 2 if spec.egress == "nat" and spec.nodes > 1 else 1
+    found.append(listed.hourly("aws", "public_ipv4", f"{addresses} public address(es)", count=addresses))
     if spec.egress == "nat" and spec.nodes > 1:
-        found.append(_other("nat_gateway_hour", "NAT gateway (egress: endpoints has none)", use="nat_gateway_gb"))
+        what = "NAT gateway (egress: endpoints has none)"
+        found.append(listed.hourly("aws", "nat_gateway_hour", what, use="nat_gateway_gb"))
     if spec.storage is not None:
         found.append(_storage(spec.storage.kind, spec.storage.size_gib))
     return found
 
 
-def machine(region: str, instance: str, market: str) -> tuple[float | None, str, datetime]:
-    """USD per hour of one machine, with source and date."""
+def machine(region: str, instance: str, market: prices.Market) -> listed.Told:
+    """One machine: live, else by the catalogue."""
     try:
         live = _spot(region, instance) if market == "spot" else _on_demand(region, instance)
     except InfraError:
         live = None  # no rights to the price list, or it is down: that must not stop a cluster
     if live is not None:
         return live, "AWS's price list" if market != "spot" else "AWS's spot price history", datetime.now(UTC)
-    known = prices.machine("aws", region=region, instance=instance, market="spot" if market == "spot" else "on-demand")
-    if known is None:
-        return None, f"no price known for {instance} in {region}, {market}", datetime.now(UTC)
-    return known.usd, known.source, known.as_of
+    return listed.machine("aws", region=region, instance=instance, market=market)
 
 
 def _machines(spec: ClusterSpec, choice: planning.Plan) -> Line:
@@ -62,46 +62,14 @@ def _machines(spec: ClusterSpec, choice: planning.Plan) -> Line:
 
 def _disks(spec: ClusterSpec) -> Line:
     gib = (spec.disk_gib or planning.DISK_GIB) * spec.nodes
-    return _monthly("gp3", f"{spec.nodes} root disk(s), {gib} GiB of gp3", gib)
-
-
-def _addresses(spec: ClusterSpec) -> int:
-    return 2 if spec.egress == "nat" and spec.nodes > 1 else 1
+    return listed.monthly("aws", "gp3", f"{spec.nodes} root disk(s), {gib} GiB of gp3", gib)
 
 
 def _storage(kind: str, size_gib: int | None) -> Line:
     if kind == "lustre":
-        return _monthly("fsx_lustre_scratch2", f"{size_gib} GiB of FSx for Lustre", size_gib or 0)
+        return listed.monthly("aws", "fsx_lustre_scratch2", f"{size_gib} GiB of FSx for Lustre", size_gib or 0)
     name, what = ("efs_standard", "EFS") if kind == "nfs" else ("s3_standard", "S3 bucket")
-    price = prices.other("aws", name)
-    use = f"and ${price.usd:g} per GiB and month in it" if price else "and what is in it, at a price that isn't known"
-    return Line(
-        what=f"{what}, empty",
-        usd_per_hour=0.0,
-        source=price.source if price else "unknown",
-        as_of=price.as_of if price else datetime.now(UTC),
-        per_use=use,
-    )
-
-
-def _monthly(name: str, what: str, gib: int) -> Line:
-    price = prices.other("aws", name)
-    if price is None:
-        return Line(what=what, usd_per_hour=None, source=f"no price known for {name}", as_of=datetime.now(UTC))
-    return Line(what=what, usd_per_hour=price.usd * gib / HOURS_PER_MONTH, source=price.source, as_of=price.as_of)
-
-
-def _other(name: str, what: str, *, count: int = 1, use: str = "") -> Line:
-    price, on_top = prices.other("aws", name), prices.other("aws", use) if use else None
-    if price is None:
-        return Line(what=what, usd_per_hour=None, source=f"no price known for {name}", as_of=datetime.now(UTC))
-    return Line(
-        what=what,
-        usd_per_hour=price.usd * count,
-        source=price.source,
-        as_of=price.as_of,
-        per_use=f"and ${on_top.usd:g} per {on_top.unit} through it" if on_top else "",
-    )
+    return listed.by_use("aws", name, what)
 
 
 def _on_demand(region: str, instance: str) -> float | None:

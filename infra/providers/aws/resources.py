@@ -6,23 +6,16 @@ the zone that the gang went to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
-
 import pulumi
 import pulumi_aws as aws
 
-from infra import own_address
-from infra.cluster import VERSION, Cluster, Endpoint, Node, Price, SharedStorage
-from infra.dynamic import public_key
+from infra import gang_cluster
+from infra.cluster import Price
 from infra.gang_resource import Gang
 from infra.providers.aws import api, network, storage
 from infra.providers.aws import plan as planning
-from infra.providers.aws.instances import InstanceType
 from infra.providers.base import Deployment
 from infra.spec import ClusterSpec
-from infra.user_data import USER, WORK_DIR
 
 
 class AwsCluster(pulumi.ComponentResource):
@@ -41,53 +34,43 @@ class AwsCluster(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         opts = pulumi.ResourceOptions(parent=self, provider=provider)
+        ssh_from = gang_cluster.ssh_from(spec)
+        gang_cluster.tell_ssh_from(ssh_from, self)
         net = network.declare(
             # All of the region's, and not only those that offer the machine today: subnets are free, and taking one
             # away from under a gang isn't possible.
             zones=sorted(choice.zones or {*planning.standard_zones(choice.region), *zones}),
             region=choice.region,
             digest=deployment.digest,
-            ssh_from=_ssh_from(spec, self),
+            ssh_from=ssh_from,
             opts=opts,
         )
         bucket = storage.bucket(deployment, opts) if spec.storage and spec.storage.kind == "bucket" else None
-        gang = Gang(
-            "gang",
-            {
-                "provider": "aws",
-                "project": deployment.project,
-                "stack": deployment.stack,
-                "nodes": spec.nodes,
-                "zones": zones,
-                "zones_are_asked_for": choice.zones is not None,
-                "what": f"{choice.instance.name} ({'reserved' if spec.reservation else spec.market})",
-                "lifetime_s": spec.max_lifetime_s,
-                "public_key": public_key(deployment),
-                "price": {
-                    "usd_per_hour": price.usd_per_hour,
-                    "source": price.source,
-                    "as_of": price.as_of.isoformat(),
-                },
-                "wish": {
-                    "region": choice.region,
-                    "instance": choice.instance.name,
-                    "market": spec.market,
-                    "image": spec.image or "deep-learning",
-                    "disk_gib": spec.disk_gib or planning.DISK_GIB,
-                    "reservation": spec.reservation or "",
-                    "reservation_kind": _reservation_kind(spec, choice.region),
-                    "security_group": net.members.id,
-                    "instance_profile": bucket.instance_profile if bucket else "",
-                },
-                "places": {
-                    zone: {
-                        "public_subnet": net.public[zone].id,
-                        "private_subnet": net.private[zone].id,
-                        # A block's machines are near one another already, and refuse a placement group.
-                        "placement_group": "" if spec.reservation else net.placement_groups[zone].name,
-                    }
-                    for zone in zones
-                },
+        gang = gang_cluster.gang(
+            spec,
+            deployment,
+            price,
+            zones=zones,
+            what=f"{choice.instance.name} ({'reserved' if spec.reservation else spec.market})",
+            wish={
+                "region": choice.region,
+                "instance": choice.instance.name,
+                "market": spec.market,
+                "image": spec.image or "deep-learning",
+                "disk_gib": spec.disk_gib or planning.DISK_GIB,
+                "reservation": spec.reservation or "",
+                "reservation_kind": _reservation_kind(spec, choice.region),
+                "security_group": net.members.id,
+                "instance_profile": bucket.instance_profile if bucket else "",
+            },
+            places={
+                zone: {
+                    "public_subnet": net.public[zone].id,
+                    "private_subnet": net.private[zone].id,
+                    # A block's machines are near one another already, and refuse a placement group.
+                    "placement_group": "" if spec.reservation else net.placement_groups[zone].name,
+                }
+                for zone in zones
             },
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(net.ready)),
         )
@@ -96,29 +79,20 @@ class AwsCluster(pulumi.ComponentResource):
         if spec.egress == "nat" and spec.nodes > 1:
             _nat(gang, net, after)
         shared = storage.declare(spec, gang=gang, net=net, opts=after) or (bucket.address if bucket else None)
-        self.cluster = pulumi.Output.all(
-            zone=gang.zone,
-            created_at=gang.created_at,
-            expires_at=gang.expires_at,
-            machines=gang.machines,
-            price=gang.price,
-            head=address,
+        self.cluster = gang_cluster.cluster(
+            spec,
+            deployment,
+            gang,
+            region=choice.region,
+            machine=choice.instance,
+            head_address=address,
             storage=shared,
-        ).apply(lambda known: _cluster(spec, deployment, choice, known).to_json())
+        )
         self.register_outputs({"cluster": self.cluster})
 
 
 def declare(spec: ClusterSpec, deployment: Deployment, price: Price) -> pulumi.Output[dict[str, object]]:
     return AwsCluster(deployment.stack, spec, deployment, price).cluster
-
-
-def _ssh_from(spec: ClusterSpec, shown_at: pulumi.Resource) -> Sequence[str]:
-    """Whom SSH is open to. The default is found and shown; the world only where somebody wrote it."""
-    networks = spec.ssh_from or (own_address.find(),)
-    pulumi.log.info(f"SSH to the head is open to {', '.join(networks)} and nobody else (key ssh_from)", shown_at)
-    if any(each.endswith("/0") for each in networks):
-        pulumi.log.warn("SSH to the head is open to the whole world, as ssh_from says", shown_at)
-    return networks
 
 
 def _reservation_kind(spec: ClusterSpec, region: str) -> str:
@@ -156,47 +130,4 @@ def _nat(gang: Gang, net: network.Network, after: pulumi.ResourceOptions) -> Non
         destination_cidr_block="0.0.0.0/0",
         nat_gateway_id=gateway.id,
         opts=after,
-    )
-
-
-def _cluster(spec: ClusterSpec, deployment: Deployment, choice: planning.Plan, known: Mapping[str, Any]) -> Cluster:
-    price = known["price"]
-    return Cluster(
-        version=VERSION,
-        project=deployment.project,
-        stack=deployment.stack,
-        provider="aws",
-        region=choice.region,
-        zone=known["zone"],
-        created_at=datetime.fromisoformat(known["created_at"]),
-        expires_at=datetime.fromisoformat(known["expires_at"]),
-        price=Price(
-            usd_per_hour=price["usd_per_hour"], source=price["source"], as_of=datetime.fromisoformat(price["as_of"])
-        ),
-        shared_storage=None,
-        storage=SharedStorage(**known["storage"]) if known["storage"] else None,
-        nodes=tuple(
-            _node(spec, choice.instance, machine, rank=rank, head_address=known["head"])
-            for rank, machine in enumerate(known["machines"])
-        ),
-    )
-
-
-def _node(
-    spec: ClusterSpec, instance: InstanceType, machine: Mapping[str, Any], *, rank: int, head_address: str
-) -> Node:
-    return Node(
-        name=machine["name"],
-        provider_id=machine["id"],
-        rank=rank,
-        public=Endpoint(host=head_address) if rank == 0 else None,
-        private=Endpoint(host=machine["private_address"]),
-        user=USER,
-        host_key=machine["host_key"],
-        work_dir=WORK_DIR,
-        processes=spec.processes_per_node or instance.gpu_count,
-        cpu_threads=instance.vcpus,
-        gpu_model=instance.gpu_model,
-        gpu_count=instance.gpu_count,
-        gpu_memory_gib=instance.gpu_memory_gib,
     )

@@ -6,16 +6,15 @@ fixed when the gang was first made.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from infra.errors import ProviderError
 from infra.gang import Order
 from infra.providers.base import Deployment
 from infra.providers.gcp import names
-from infra.user_data import DEADLINE_FILE, USER
+from infra.user_data import USER
 
 # Google's own end comes this long before the guard's. The guard can only power off, and a machine that is off forgets
 # its maxRunDuration: it would stay, with its disk on the bill. Google may come up to 30 s late.
@@ -65,16 +64,6 @@ def tags(deployment: Deployment, *, is_head: bool) -> list[str]:
     """Network tags: what the firewall rules aim at."""
     everyone = names.name(deployment, "node")
     return [everyone, names.name(deployment, "head")] if is_head else [everyone]
-
-
-def deadline(user_data: str) -> datetime:
-    """When the guard ends the machine: the same moment that it is told itself."""
-    try:
-        config = json.loads(user_data.partition("\n")[2])
-        seconds = next(step[5] for step in config["bootcmd"] if len(step) > 5 and step[4] == DEADLINE_FILE)
-        return datetime.fromtimestamp(int(seconds), UTC)
-    except (ValueError, KeyError, TypeError, StopIteration) as error:
-        raise ProviderError(f"the user data has no deadline for the guard ({error!r}): report this") from None
 
 
 def _metadata(order: Order, wish: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -128,7 +117,7 @@ def _scheduling(order: Order, wish: Mapping[str, Any], now: datetime) -> dict[st
         scheduling["preemptible"] = True
     if provisioning != "RESERVATION_BOUND":
         # Those end with their reservation, which bills to its end whether they run or not.
-        left = int((deadline(order.user_data) - now).total_seconds()) - EARLIER_S
+        left = int((order.expires_at - now).total_seconds()) - EARLIER_S
         if left < SHORTEST_RUN_S:
             raise ProviderError(
                 f"{order.name}: {max(0, left + EARLIER_S)} s are left of the cluster's lifetime, and a machine on GCP "

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from infra import prices
-from infra.cost import HOURS_PER_MONTH
 from infra.errors import ProviderError
+from infra.prices import Market
+from infra.prices import lines as listed
 from infra.providers.base import Deployment, Leftover
-from infra.providers.gcp import faults, names, pricing
+from infra.providers.gcp import faults, names
 from infra.providers.gcp.api import Client
 from infra.providers.gcp.machines import GcpMachines
 
+_MARKETS: dict[str, Market] = {"SPOT": "spot", "FLEX_START": "flex-start"}
 _TRIES = 8
 _LET_GO_S = 10.0
 """Between two tries of what is still in use: a machine's end takes a while to be known everywhere."""
@@ -37,30 +38,25 @@ class Kind:
     usd_per_hour: Callable[[Mapping[str, Any]], float | None] = lambda _: 0.0
 
 
-def _listed(name: str, amount: float = 1.0) -> float | None:
-    price = prices.other("gcp", name)
-    return None if price is None else price.usd * amount
-
-
 def _of_machine(item: Mapping[str, Any]) -> float | None:
     if item.get("status") in ("TERMINATED", "SUSPENDED"):
         return 0.0  # off: what it still costs is its disk, which has a line of its own
     model = item.get("scheduling", {}).get("provisioningModel", "STANDARD")
-    market = {"SPOT": "spot", "FLEX_START": "flex-start"}.get(model, "on-demand")
-    return pricing.catalogue(_region(item), _last(item.get("machineType")), market)[0]
+    market = _MARKETS.get(model, "on-demand")
+    return listed.machine("gcp", region=_region(item), instance=_last(item.get("machineType")), market=market)[0]
 
 
 def _of_disk(item: Mapping[str, Any]) -> float | None:
-    return _listed(_last(item.get("type")).replace("-", "_"), float(item.get("sizeGb", 0)) / HOURS_PER_MONTH)
+    return listed.per_month("gcp", _last(item.get("type")).replace("-", "_"), float(item.get("sizeGb", 0)))
 
 
 def _of_address(item: Mapping[str, Any]) -> float | None:
-    return 0.0 if item.get("addressType") == "INTERNAL" else _listed("external_ipv4")
+    return 0.0 if item.get("addressType") == "INTERNAL" else listed.per_hour("gcp", "external_ipv4")
 
 
 def _of_router(item: Mapping[str, Any]) -> float | None:
     """The address of its NAT; what it takes for each machine depends on how many there are."""
-    return _listed("external_ipv4") if item.get("nats") else 0.0
+    return listed.per_hour("gcp", "external_ipv4") if item.get("nats") else 0.0
 
 
 MACHINE = Kind(name="instance", collection="instances", is_labelled=True, usd_per_hour=_of_machine)
@@ -182,7 +178,7 @@ def _filestore(deployment: Deployment, client: Client) -> Iterator[Leftover]:
             kind=_FILESTORE,
             id=str(item["name"]),
             detail=f"{item.get('tier', '')}, {gib:g} GiB, {item.get('state', '')}",
-            usd_per_hour=_listed("filestore_zonal", gib / HOURS_PER_MONTH),
+            usd_per_hour=listed.per_month("gcp", "filestore_zonal", gib),
             is_ours=names.owner_of(item) == deployment.owner,
         )
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from infra import prices
-from infra.cost import HOURS_PER_MONTH, Line
+from infra.cost import Line
 from infra.errors import InfraError
+from infra.prices import lines as listed
 from infra.providers.gcp import api, instances
 from infra.providers.gcp import plan as planning
 from infra.providers.gcp.plan import Plan
@@ -22,8 +22,6 @@ from infra.providers.gcp.plan import Plan
 if TYPE_CHECKING:
     from infra.spec import ClusterSpec
 
-Told = tuple[float | None, str, datetime]
-"""USD per hour, source, date."""
 COMPUTE_ENGINE = "services/6F81-5844-456A"
 LOCAL_SSD_GIB = 375
 NAT_MACHINES = 32
@@ -46,30 +44,20 @@ def lines(spec: ClusterSpec) -> list[Line]:
     found = [_machines(spec, choice), _disks(spec, choice)]
     if ssds := choice.machine.local_ssd_count:
         gib = ssds * LOCAL_SSD_GIB * spec.nodes
-        found.append(_monthly("local_ssd", f"{spec.nodes * ssds} local SSDs that come with them, {gib} GiB", gib))
-    found.append(_hourly("external_ipv4", f"{1 + has_nat} public address(es)", count=1 + has_nat))
+        found.append(
+            listed.monthly("gcp", "local_ssd", f"{spec.nodes * ssds} local SSDs that come with them, {gib} GiB", gib)
+        )
+    found.append(listed.hourly("gcp", "external_ipv4", f"{1 + has_nat} public address(es)", count=1 + has_nat))
     if has_nat:
         machines = spec.nodes - 1
         what = f"NAT for {machines} node(s) (egress: endpoints has none)"
         if machines > NAT_MACHINES:
-            found.append(_hourly("cloud_nat_cap_hour", what, use="cloud_nat_gb"))
+            found.append(listed.hourly("gcp", "cloud_nat_cap_hour", what, use="cloud_nat_gb"))
         else:
-            found.append(_hourly("cloud_nat_vm_hour", what, count=machines, use="cloud_nat_gb"))
+            found.append(listed.hourly("gcp", "cloud_nat_vm_hour", what, count=machines, use="cloud_nat_gb"))
     if spec.storage is not None:
         found.append(_storage(spec.storage.kind, spec.storage.size_gib))
     return found
-
-
-def catalogue(region: str, instance: str, market: str) -> Told:
-    """One machine, by the file in infra/prices."""
-    known = None
-    if market in ("on-demand", "spot"):
-        known = prices.machine(
-            "gcp", region=region, instance=instance, market="spot" if market == "spot" else "on-demand"
-        )
-    if known is None:
-        return None, f"no price known for {instance} in {region}, {market}", datetime.now(UTC)
-    return known.usd, known.source, known.as_of
 
 
 def sum_of_parts(
@@ -133,7 +121,7 @@ def _live(choice: Plan, market: str) -> float | None:
 
 
 def _machines(spec: ClusterSpec, choice: Plan) -> Line:
-    usd, source, as_of = catalogue(choice.region, choice.machine.name, spec.market)
+    usd, source, as_of = listed.machine("gcp", region=choice.region, instance=choice.machine.name, market=spec.market)
     live = _live(choice, spec.market)
     if live is not None:
         usd, source, as_of = live, "Google's price list", datetime.now(UTC)
@@ -149,38 +137,10 @@ def _machines(spec: ClusterSpec, choice: Plan) -> Line:
 def _disks(spec: ClusterSpec, choice: Plan) -> Line:
     gib = (spec.disk_gib or planning.DISK_GIB) * spec.nodes
     kind = choice.machine.boot_disk_type
-    return _monthly(kind.replace("-", "_"), f"{spec.nodes} boot disk(s), {gib} GiB of {kind}", gib)
+    return listed.monthly("gcp", kind.replace("-", "_"), f"{spec.nodes} boot disk(s), {gib} GiB of {kind}", gib)
 
 
 def _storage(kind: str, size_gib: int | None) -> Line:
     if kind == "nfs":
-        return _monthly("filestore_zonal", f"{size_gib} GiB of Filestore", size_gib or 0)
-    price = prices.other("gcp", "gcs_standard")
-    use = f"and ${price.usd:g} per GiB and month in it" if price else "and what is in it, at a price that isn't known"
-    return Line(
-        what="bucket, empty",
-        usd_per_hour=0.0,
-        source=price.source if price else "unknown",
-        as_of=price.as_of if price else datetime.now(UTC),
-        per_use=use,
-    )
-
-
-def _monthly(name: str, what: str, gib: int) -> Line:
-    price = prices.other("gcp", name)
-    if price is None:
-        return Line(what=what, usd_per_hour=None, source=f"no price known for {name}", as_of=datetime.now(UTC))
-    return Line(what=what, usd_per_hour=price.usd * gib / HOURS_PER_MONTH, source=price.source, as_of=price.as_of)
-
-
-def _hourly(name: str, what: str, *, count: int = 1, use: str = "") -> Line:
-    price, on_top = prices.other("gcp", name), prices.other("gcp", use) if use else None
-    if price is None:
-        return Line(what=what, usd_per_hour=None, source=f"no price known for {name}", as_of=datetime.now(UTC))
-    return Line(
-        what=what,
-        usd_per_hour=price.usd * count,
-        source=price.source,
-        as_of=price.as_of,
-        per_use=f"and ${on_top.usd:g} per {on_top.unit} through it" if on_top else "",
-    )
+        return listed.monthly("gcp", "filestore_zonal", f"{size_gib} GiB of Filestore", size_gib or 0)
+    return listed.by_use("gcp", "gcs_standard", "bucket")

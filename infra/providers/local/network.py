@@ -11,15 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from infra.cluster import node_names
 from infra.errors import ProviderError
 from infra.providers.local import isolation, system
 from infra.providers.local.layout import Layout
 
 HOST_PART, FIRST_NODE_PART = 254, 1  # last byte of the host's and of rank 0's address
-
-
-def node_names(count: int) -> list[str]:
-    return [f"node-{rank}" for rank in range(count)]
 
 
 def prepare_folders(layout: Layout, *, nodes: int, shared: bool) -> None:

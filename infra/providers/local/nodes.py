@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 
 from infra import ssh_keys
+from infra.cluster import node_names
 from infra.errors import ProviderError
 from infra.providers.local import guard, isolation, network, sshd, system
 from infra.providers.local.isolation import Mode
@@ -166,7 +167,7 @@ def _start_in_namespace(node: NodeLayout, request: NodeRequest) -> str:
     network.plug_in(node.stack, name=node.name, address=address, prefix=int(prefix))
     _write_etc(node, address)
     _write_sshd_config(node, address=address, port=22)
-    others = [node.stack.node(name).folder for name in network.node_names(request.nodes) if name != node.name]
+    others = [node.stack.node(name).folder for name in node_names(request.nodes) if name != node.name]
     script = isolation.init_script(
         node,
         command=_sshd_command(node),

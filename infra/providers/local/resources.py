@@ -14,7 +14,7 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
-from infra.cluster import VERSION, Cluster, Endpoint, Price
+from infra.cluster import VERSION, Cluster, Endpoint, Price, node_names
 from infra.cluster import Node as ClusterNode
 from infra.dynamic import changed, one_sentence, public_key
 from infra.providers.base import Deployment
@@ -184,7 +184,7 @@ class LocalCluster(pulumi.ComponentResource):
                 {**common, "name": node_name, "rank": rank},
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[net]),
             )
-            for rank, node_name in enumerate(network.node_names(spec.nodes))
+            for rank, node_name in enumerate(node_names(spec.nodes))
         ]
         facts = pulumi.Output.all(
             net=pulumi.Output.all(created_at=net.created_at, expires_at=net.expires_at),
@@ -218,7 +218,7 @@ def _cluster(spec: ClusterSpec, deployment: Deployment, price: Price, known: Map
 def _cluster_node(spec: ClusterSpec, facts: Mapping[str, Any], *, rank: int) -> ClusterNode:
     endpoint = Endpoint(host=facts["address"], port=int(facts["port"]))
     return ClusterNode(
-        name=network.node_names(spec.nodes)[rank],
+        name=node_names(spec.nodes)[rank],
         provider_id=facts["provider_id"],
         rank=rank,
         public=endpoint,

@@ -18,6 +18,7 @@ from infra.user_data import FirstBoot, cloud_config
 from tests.stand_ins.aws.client import StandIn
 
 NOW = datetime(2026, 12, 3, 12, 0, tzinfo=UTC)
+EXPIRES_AT = NOW + timedelta(hours=1)
 PUBLIC_KEY = "ssh-ed25519 AAAAtest"
 FILE = "stacks/Pulumi.aws.yaml"
 IMAGE = "ami-0d1a0000000022040"
@@ -56,7 +57,7 @@ def user_data(name: str, *, key: str = PUBLIC_KEY) -> str:
         host_key="PRIVATE",
         host_public_key="ssh-ed25519 AAAAhost",
         authorized_key=key,
-        expires_at=NOW + timedelta(hours=1),
+        expires_at=EXPIRES_AT,
         lifetime_s=3600,
     )
     return cloud_config(boot)
@@ -64,7 +65,7 @@ def user_data(name: str, *, key: str = PUBLIC_KEY) -> str:
 
 def order(name: str = "node-0", *, zone: str = "us-east-1a", token: str = "0" * 32) -> Order:
     rank = int(name.rpartition("-")[2])
-    return Order(name=name, rank=rank, zone=zone, token=token, user_data=user_data(name))
+    return Order(name=name, rank=rank, zone=zone, expires_at=EXPIRES_AT, token=token, user_data=user_data(name))
 
 
 class Place:

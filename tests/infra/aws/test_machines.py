@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from infra.cluster import node_names
 from infra.errors import AccessError, CapacityError, ProviderError, QuotaError, UnsupportedError
-from infra.gang import Gang, Machine, node_names
+from infra.gang import Gang, Machine
 from infra.gang_record import Record
 from infra.providers.aws import machines as ec2_machines
 from infra.providers.aws.machines import AwsMachines
 from infra.providers.base import Deployment
-from tests.infra.aws.asking import IMAGE, NOW, PINNED, Place, deployment, order, user_data
+from tests.infra.aws.asking import EXPIRES_AT, IMAGE, NOW, PINNED, Place, deployment, order, user_data
 from tests.stand_ins.aws.client import StandIn
 
 ZONES = ["us-east-1a", "us-east-1b"]
@@ -39,6 +40,7 @@ class Raising:
             record=self.record,
             names=node_names(nodes),
             what="g5.xlarge (on-demand)",
+            expires_at=EXPIRES_AT,
             user_data=user_data,
             report=self.said.append,
             sleep=lambda _: None,

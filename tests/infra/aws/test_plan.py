@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from infra import ssh_keys
+from infra.cluster import node_names
 from infra.errors import SpecError
-from infra.gang import node_names
 from infra.providers.aws import instances, machines, network, plan, preflight, storage
 from infra.providers.base import Deployment
 from infra.user_data import FirstBoot, cloud_config

@@ -46,7 +46,7 @@ def order(
         lifetime_s=lifetime_s,
     )
     rank = int(name.rpartition("-")[2])
-    return Order(name=name, rank=rank, zone=zone, token=token, user_data=cloud_config(boot))
+    return Order(name=name, rank=rank, zone=zone, expires_at=boot.expires_at, token=token, user_data=cloud_config(boot))
 
 
 def wish(**changes: Any) -> dict[str, Any]:

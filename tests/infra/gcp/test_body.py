@@ -62,8 +62,10 @@ def test_the_machine_ends_by_itself_before_the_guard_would_only_switch_it_off(mi
         assert scheduling["provisioningModel"] == provisioning
 
 
-def test_the_deadline_is_the_guards_own() -> None:
-    assert body.deadline(order(lifetime_s=7200).user_data) == NOW + timedelta(seconds=7200)
+def test_the_deadline_is_the_guards_own(mine: Deployment) -> None:
+    assert order(lifetime_s=7200).expires_at == NOW + timedelta(seconds=7200)
+    seconds = made(mine, lifetime_s=7200)["scheduling"]["maxRunDuration"]["seconds"]
+    assert int(seconds) == 7200 - body.EARLIER_S
 
 
 def test_a_lifetime_that_is_over_starts_nothing(mine: Deployment) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from infra.cluster import node_names
 from infra.errors import AccessError, CapacityError, ProviderError, QuotaError, UnsupportedError
-from infra.gang import Gang, node_names
+from infra.gang import Gang
 from infra.gang_record import Record
 from infra.providers.base import Deployment
 from infra.providers.gcp import api, names
@@ -73,6 +74,7 @@ def gang(mine: Deployment, machines: GcpMachines, clock: Clock) -> Callable[...,
             record=Record(mine.gang_folder, provider="gcp", now=datetime.now(UTC)),
             names=node_names(nodes),
             what=TYPE,
+            expires_at=now_order().expires_at,
             user_data=lambda name: str(now_order(name).user_data),
             report=lambda _: None,
             sleep=clock.sleep,

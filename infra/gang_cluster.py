@@ -1,0 +1,124 @@
+"""What the clouds' programs share around the gang: whom SSH is open to, the gang's inputs, and the Cluster of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pulumi
+
+from infra import own_address
+from infra.cluster import VERSION, Cluster, Endpoint, Node, Price, SharedStorage
+from infra.dynamic import public_key
+from infra.gang_resource import Gang
+from infra.gpus import MachineType
+from infra.providers.base import Deployment
+from infra.spec import ClusterSpec
+from infra.user_data import USER, WORK_DIR
+
+
+def ssh_from(spec: ClusterSpec) -> Sequence[str]:
+    """Whom SSH is open to. The default is found; the world only where somebody wrote it."""
+    return spec.ssh_from or (own_address.find(),)
+
+
+def tell_ssh_from(networks: Sequence[str], shown_at: pulumi.Resource) -> None:
+    pulumi.log.info(f"SSH to the head is open to {', '.join(networks)} and nobody else (key ssh_from)", shown_at)
+    if any(each.endswith("/0") for each in networks):
+        pulumi.log.warn("SSH to the head is open to the whole world, as ssh_from says", shown_at)
+
+
+def gang(
+    spec: ClusterSpec,
+    deployment: Deployment,
+    price: Price,
+    *,
+    zones: Sequence[str],
+    what: str,
+    wish: Mapping[str, Any],
+    places: Mapping[str, Any],
+    opts: pulumi.ResourceOptions,
+) -> Gang:
+    """The resource. `wish` and `places` are the provider's own, `zones` in the order in which they are tried."""
+    inputs = {
+        "provider": spec.provider,
+        "project": deployment.project,
+        "stack": deployment.stack,
+        "nodes": spec.nodes,
+        "zones": list(zones),
+        "zones_are_asked_for": spec.zones is not None,
+        "what": what,
+        "lifetime_s": spec.max_lifetime_s,
+        "public_key": public_key(deployment),
+        "price": {"usd_per_hour": price.usd_per_hour, "source": price.source, "as_of": price.as_of.isoformat()},
+        "wish": wish,
+        "places": places,
+    }
+    return Gang("gang", inputs, opts=opts)
+
+
+def cluster(
+    spec: ClusterSpec,
+    deployment: Deployment,
+    made: Gang,
+    *,
+    region: str,
+    machine: MachineType,
+    head_address: pulumi.Output[str],
+    storage: pulumi.Output[dict[str, str]] | None,
+) -> pulumi.Output[dict[str, object]]:
+    """`Cluster.to_json()`, once every node is there. `storage`: SharedStorage's fields."""
+    known = pulumi.Output.all(
+        zone=made.zone,
+        created_at=made.created_at,
+        expires_at=made.expires_at,
+        machines=made.machines,
+        price=made.price,
+        head=head_address,
+        storage=storage,
+    )
+    return known.apply(lambda it: _cluster(spec, deployment, region, machine, it).to_json())
+
+
+def _cluster(
+    spec: ClusterSpec, deployment: Deployment, region: str, machine: MachineType, known: Mapping[str, Any]
+) -> Cluster:
+    price = known["price"]
+    return Cluster(
+        version=VERSION,
+        project=deployment.project,
+        stack=deployment.stack,
+        provider=spec.provider,
+        region=region,
+        zone=known["zone"],
+        created_at=datetime.fromisoformat(known["created_at"]),
+        expires_at=datetime.fromisoformat(known["expires_at"]),
+        price=Price(
+            usd_per_hour=price["usd_per_hour"], source=price["source"], as_of=datetime.fromisoformat(price["as_of"])
+        ),
+        shared_storage=None,
+        storage=SharedStorage(**known["storage"]) if known["storage"] else None,
+        nodes=tuple(
+            _node(spec, machine, each, rank=rank, head_address=known["head"])
+            for rank, each in enumerate(known["machines"])
+        ),
+    )
+
+
+def _node(spec: ClusterSpec, machine: MachineType, made: Mapping[str, Any], *, rank: int, head_address: str) -> Node:
+    return Node(
+        name=made["name"],
+        provider_id=made["id"],
+        rank=rank,
+        public=Endpoint(host=head_address) if rank == 0 else None,
+        private=Endpoint(host=made["private_address"]),
+        user=USER,
+        host_key=made["host_key"],
+        work_dir=WORK_DIR,
+        processes=spec.processes_per_node or machine.gpu_count,
+        cpu_threads=machine.vcpus,
+        gpu_model=machine.gpu_model,
+        gpu_count=machine.gpu_count,
+        gpu_memory_gib=machine.gpu_memory_gib,
+    )
