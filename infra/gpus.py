@@ -8,9 +8,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from infra.errors import SpecError
+
+if TYPE_CHECKING:
+    from infra.spec import ClusterSpec
 
 _GPUS = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*):([1-9][0-9]*)")
 
@@ -31,6 +34,18 @@ class MachineType(Protocol):
 
 
 Type = TypeVar("Type", bound=MachineType)
+
+
+def wanted(spec: ClusterSpec, types: Mapping[str, Type], *, provider: str, example: str) -> list[Type]:
+    """The named one, or those with the GPUs asked for. Raises SpecError, its key in front; `example` is one's name."""
+    if (spec.instance is None) == (spec.gpus is None):
+        raise SpecError(f"gpus or instance: write one of the two, as `gpus: H100:8` or `instance: {example}`")
+    try:
+        if spec.instance is not None:
+            return [by_name(spec.instance, types, provider=provider)]
+        return matching(str(spec.gpus), types, provider=provider)
+    except SpecError as error:
+        raise SpecError(f"{'gpus' if spec.instance is None else 'instance'}: {error}") from None
 
 
 def parse(gpus: str) -> tuple[str, int]:

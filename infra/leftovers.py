@@ -14,13 +14,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import yaml
-
 from infra import providers
 from infra.errors import AccessError, EngineError, InfraError, LeftoversError, ProviderError
 from infra.gang_record import provider_of
 from infra.providers.base import Deployment, Leftover, Provider
-from infra.spec import CONFIG_KEY
+from infra.spec import CONFIG_KEY, read_config
 from infra.stack import DEFAULT_STACK, checked_stack_name, current_stack, project_root
 
 _SWEEPS = 3  # what is removed may uncover more (a process that started another meanwhile)
@@ -149,11 +147,8 @@ def _removal(stack: str) -> str:
 
 def _named(deployment: Deployment) -> list[str]:
     """The providers that the stack file and the record of its machines name; none when the file doesn't say."""
-    try:
-        content = yaml.safe_load(deployment.stack_file.read_text(encoding="utf-8-sig"))
-        name = content["config"][f"{deployment.project}:{CONFIG_KEY}"]["provider"]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
-        return []
+    cluster = read_config(deployment.stack_file).get(f"{deployment.project}:{CONFIG_KEY}")
+    name = cluster.get("provider") if isinstance(cluster, dict) else None
     if not isinstance(name, str) or name not in providers.MODULES:
         return []
     recorded = provider_of(deployment.gang_folder)

@@ -17,8 +17,10 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
@@ -230,6 +232,16 @@ def parse_config(config: dict[str, Any], *, file: str, project: str) -> ClusterS
     if wrong:
         raise SpecError("\n".join(wrong))
     return spec
+
+
+def read_config(stack_file: Path) -> dict[str, Any]:
+    """The file's `config` for those who must go on without it: {} where it can't be read or isn't a mapping."""
+    try:
+        content = yaml.safe_load(stack_file.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    config = content.get("config") if isinstance(content, dict) else None
+    return config if isinstance(config, dict) else {}
 
 
 def _sentence(error: ErrorDetails) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -94,22 +94,22 @@ def test_gcp_has_its_own_network_per_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("matching", "asked", "names"),
+    ("types", "asked", "names"),
     [
-        (aws.matching, "H100:8", ["p5.48xlarge"]),
-        (aws.matching, "h200:8", ["p5e.48xlarge", "p5en.48xlarge"]),
-        (aws.matching, "A10G:4", ["g5.12xlarge", "g5.24xlarge"]),
-        (aws.matching, "A100:8", ["p4d.24xlarge"]),
-        (aws.matching, "A100-80GB:8", ["p4de.24xlarge"]),
-        (gcp.matching, "H100:8", ["a3-highgpu-8g", "a3-megagpu-8g"]),
-        (gcp.matching, "L4:2", ["g2-standard-24"]),
-        (gcp.matching, "B200:8", ["a4-highgpu-8g"]),
+        (aws.all_types(), "H100:8", ["p5.48xlarge"]),
+        (aws.all_types(), "h200:8", ["p5e.48xlarge", "p5en.48xlarge"]),
+        (aws.all_types(), "A10G:4", ["g5.12xlarge", "g5.24xlarge"]),
+        (aws.all_types(), "A100:8", ["p4d.24xlarge"]),
+        (aws.all_types(), "A100-80GB:8", ["p4de.24xlarge"]),
+        (gcp.all_types(), "H100:8", ["a3-highgpu-8g", "a3-megagpu-8g"]),
+        (gcp.all_types(), "L4:2", ["g2-standard-24"]),
+        (gcp.all_types(), "B200:8", ["a4-highgpu-8g"]),
     ],
 )
 def test_gpus_lead_to_types_the_smallest_first(
-    matching: Callable[[str], list[aws.InstanceType | gcp.InstanceType]], asked: str, names: list[str]
+    types: Mapping[str, gpus.MachineType], asked: str, names: list[str]
 ) -> None:
-    assert [instance.name for instance in matching(asked)] == names
+    assert [machine.name for machine in gpus.matching(asked, types, provider="here")] == names
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,12 @@ def test_text_that_is_not_model_and_count_is_refused(asked: str) -> None:
 
 
 @pytest.mark.parametrize("asked", ["H100:3", "H1000:8"])
-@pytest.mark.parametrize("matching", [aws.matching, gcp.matching])
-def test_gpus_that_no_type_has_are_refused_with_those_there_are(matching: Callable[[str], object], asked: str) -> None:
+@pytest.mark.parametrize("types", [aws.all_types(), gcp.all_types()])
+def test_gpus_that_no_type_has_are_refused_with_those_there_are(
+    types: Mapping[str, gpus.MachineType], asked: str
+) -> None:
     with pytest.raises(SpecError, match=rf"has GPUs {asked}: take .*H100: 1, .*8"):
-        matching(asked)
+        gpus.matching(asked, types, provider="here")
 
 
 @pytest.mark.parametrize(

@@ -52,10 +52,10 @@ class AwsProvider:
 
         return leftovers.find(deployment)
 
-    def remove(self, leftover: Leftover, deployment: Deployment) -> None:
+    def remove(self, leftover: Leftover, deployment: Deployment) -> None:  # noqa: ARG002 - the verb's signature
         from infra.providers.aws import leftovers
 
-        leftovers.remove(leftover, deployment)
+        leftovers.remove(leftover)
 
     def pin(self, wish: Mapping[str, Any]) -> dict[str, Any]:
         from infra.providers.aws import plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import boto3
@@ -27,6 +27,7 @@ from botocore.exceptions import (
 
 from infra.errors import AccessError, ProviderError
 from infra.providers.aws import faults
+from infra.providers.base import Deployment
 
 IDENTITY_TAG, OWNER_TAG = "trainstack", "trainstack-owner"
 # "standard" retries throttling, 5xx and broken connections with backoff and jitter, and repeats a call's ClientToken.
@@ -120,6 +121,17 @@ def pages(service: str, region: str, operation: str, key: str, **parameters: Any
             yield from answer[key]
     except (ClientError, BotoCoreError) as error:
         raise translated(error, where=where) from None
+
+
+def instances(region: str, filters: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """EC2's machines, as DescribeInstances tells them."""
+    for reservation in pages("ec2", region, "describe_instances", "Reservations", Filters=list(filters)):
+        yield from reservation.get("Instances", [])
+
+
+def tagged(deployment: Deployment) -> list[dict[str, Any]]:
+    """EC2's filter for what carries the stack's tag, whoever made it."""
+    return [{"Name": f"tag:{IDENTITY_TAG}", "Values": [deployment.identity]}]
 
 
 def code_of(error: Exception) -> str:

@@ -67,11 +67,6 @@ def by_name(name: str) -> InstanceType:
     return choice.by_name(name, all_types(), provider="AWS")
 
 
-def matching(gpus: str) -> list[InstanceType]:
-    """The types with exactly the GPUs of "H100:8", fewest vCPUs first; SpecError when there is none."""
-    return choice.matching(gpus, all_types(), provider="AWS")
-
-
 def interfaces(instance: InstanceType) -> tuple[InterfaceSlot, ...]:
     """AWS's documented layout with as many EFAs as the type takes (EC2 user guide, efa-acc-inst-types).
 

@@ -12,17 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.errors import ProviderError, SpecError
 from infra.gang_record import zone_of
 from infra.prices import Market
 from infra.prices import lines as listed
-from infra.providers.aws import api, plan, pricing, removal, storage
-from infra.providers.aws.machines import AwsMachines
+from infra.providers.aws import api, machines, plan, pricing, removal, storage
 from infra.providers.base import Deployment, Leftover
-from infra.spec import CONFIG_KEY, parse
+from infra.spec import CONFIG_KEY, parse, read_config
 
 _AT_ONCE = 16
 HOME_REGION = "us-east-1"  # answers for what belongs to no region: the list of regions, IAM, buckets
@@ -62,7 +60,7 @@ KINDS = (
         list="describe_instances",
         key="Reservations",
         id="InstanceId",
-        remove=removal.nothing,  # see `remove`: it needs the deployment
+        remove=lambda region, id_: machines.end(region, [id_]),
         gone=("terminated",),
         usd_per_hour=_machine_price,
     ),
@@ -210,10 +208,9 @@ def find(deployment: Deployment) -> list[Leftover]:
 def _known_regions(deployment: Deployment) -> set[str]:
     """Where the stack file and the record of its machines say that it is: always looked through."""
     found = set()
-    with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, SpecError):
-        content = yaml.safe_load(deployment.stack_file.read_text(encoding="utf-8-sig"))
-        spec = parse(content["config"][f"{deployment.project}:{CONFIG_KEY}"], file=deployment.stack_file.name)
-        found.add(plan.region_of(spec))
+    with contextlib.suppress(SpecError):
+        written = read_config(deployment.stack_file).get(f"{deployment.project}:{CONFIG_KEY}")
+        found.add(plan.region_of(parse(written, file=deployment.stack_file.name)))
     if zone := zone_of(deployment.gang_folder):
         found.add(plan.region_of_zone(zone))
     return found
@@ -221,19 +218,16 @@ def _known_regions(deployment: Deployment) -> set[str]:
 
 def _has_something(region: str, deployment: Deployment) -> bool:
     """Whether a region that nothing names is worth a full search: one look at the machines, one at all tags."""
-    wanted = [{"Name": f"tag:{api.IDENTITY_TAG}", "Values": [deployment.identity]}]
-    if any(api.pages("ec2", region, "describe_instances", "Reservations", Filters=wanted)):
+    if any(api.instances(region, api.tagged(deployment))):
         return True
     tagged = [{"Key": api.IDENTITY_TAG, "Values": [deployment.identity]}]
     tagging = "resourcegroupstaggingapi"
     return any(api.pages(tagging, region, "get_resources", "ResourceTagMappingList", TagFilters=tagged))
 
 
-def remove(leftover: Leftover, deployment: Deployment) -> None:
+def remove(leftover: Leftover) -> None:
     region, _, id_ = leftover.id.partition("/")
-    if leftover.kind == "instance":
-        AwsMachines(deployment, wish={"region": region}, places={}, pinned={}).end([id_])
-    elif leftover.kind == "bucket":
+    if leftover.kind == "bucket":
         removal.bucket(region, id_)
     elif leftover.kind == "role":
         removal.role(HOME_REGION, id_)
@@ -242,9 +236,9 @@ def remove(leftover: Leftover, deployment: Deployment) -> None:
 
 
 def _of_kind(kind: Kind, region: str, deployment: Deployment) -> Iterator[Leftover]:
-    filters = {"Filters": [{"Name": f"tag:{api.IDENTITY_TAG}", "Values": [deployment.identity]}]}
+    filters = {"Filters": api.tagged(deployment)} if kind.filtered else {}
     try:
-        items = list(api.pages(kind.service, region, kind.list, kind.key, **(filters if kind.filtered else {})))
+        items = list(api.pages(kind.service, region, kind.list, kind.key, **filters))
     except ProviderError as error:
         if kind.service == "fsx" and "Could not connect" in str(error):
             return  # FSx isn't in every region

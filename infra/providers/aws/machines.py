@@ -109,42 +109,14 @@ class AwsMachines:
         return request
 
     def find(self, ids: Iterable[str] = ()) -> list[Machine]:
-        tagged = [
-            {"Name": f"tag:{api.IDENTITY_TAG}", "Values": [self._deployment.identity]},
-            {"Name": f"tag:{api.OWNER_TAG}", "Values": [self._deployment.owner]},
-        ]
-        found = {machine.id: machine for machine in self._described(tagged)}
+        ours = [*api.tagged(self._deployment), {"Name": f"tag:{api.OWNER_TAG}", "Values": [self._deployment.owner]}]
+        found = {machine.id: machine for machine in _described(self._region, ours)}
         if unseen := sorted(set(ids) - set(found)):
-            found |= {machine.id: machine for machine in self._described([_by_id(unseen)])}
+            found |= {machine.id: machine for machine in _described(self._region, [_by_id(unseen)])}
         return list(found.values())
 
     def end(self, ids: Sequence[str]) -> None:
-        living = [machine for machine in self._described([_by_id(ids)]) if machine.state != "ended"] if ids else []
-        if not living:
-            return
-        for machine in living:
-            self._terminate(machine)
-        end = self._clock() + _END_DEADLINE_S
-        while living := [m for m in self._described([_by_id([m.id for m in living])]) if m.state != "ended"]:
-            if self._clock() >= end:
-                left = ", ".join(f"{machine.name} ({machine.id}) is {machine.state}" for machine in living)
-                raise ProviderError(
-                    f"{left} {_END_DEADLINE_S:.0f} s after AWS was told to terminate it: look at it in the console of "
-                    f"{self._region}, then run `fab leftovers`"
-                )
-            self._sleep(_LOOK_EVERY_S)
-
-    def _terminate(self, machine: Machine) -> None:
-        """One by one: an id that has just gone would make AWS refuse the whole list."""
-        try:
-            api.client("ec2", self._region).terminate_instances(InstanceIds=[machine.id])
-        except (ClientError, BotoCoreError) as error:
-            if api.code_of(error) != "InvalidInstanceID.NotFound":
-                raise api.translated(error, where=f"ending {machine.name} ({machine.id})") from None
-
-    def _described(self, filters: list[dict[str, Any]]) -> list[Machine]:
-        reservations = api.pages("ec2", self._region, "describe_instances", "Reservations", Filters=filters)
-        return [_machine(each) for reservation in reservations for each in reservation.get("Instances", [])]
+        end(self._region, ids, sleep=self._sleep, clock=self._clock)
 
     def _interfaces(self, order: Order, place: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The first interface of the head is in the public subnet, all others in the zone's private one.
@@ -173,6 +145,46 @@ class AwsMachines:
             NODE_TAG: name,
         }
         return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def end(
+    region: str,
+    ids: Sequence[str],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Returns when all have ended; those that aren't there have."""
+    if not ids:
+        return  # a filter without values would mean all
+    living = [machine for machine in _described(region, [_by_id(ids)]) if machine.state != "ended"]
+    for machine in living:
+        _terminate(region, machine)
+    deadline = clock() + _END_DEADLINE_S
+    while living:
+        ids = [machine.id for machine in living]
+        living = [machine for machine in _described(region, [_by_id(ids)]) if machine.state != "ended"]
+        if living and clock() >= deadline:
+            left = ", ".join(f"{machine.name} ({machine.id}) is {machine.state}" for machine in living)
+            raise ProviderError(
+                f"{left} {_END_DEADLINE_S:.0f} s after AWS was told to terminate it: look at it in the console of "
+                f"{region}, then run `fab leftovers`"
+            )
+        if living:
+            sleep(_LOOK_EVERY_S)
+
+
+def _terminate(region: str, machine: Machine) -> None:
+    """One by one: an id that has just gone would make AWS refuse the whole list."""
+    try:
+        api.client("ec2", region).terminate_instances(InstanceIds=[machine.id])
+    except (ClientError, BotoCoreError) as error:
+        if api.code_of(error) != "InvalidInstanceID.NotFound":
+            raise api.translated(error, where=f"ending {machine.name} ({machine.id})") from None
+
+
+def _described(region: str, filters: Sequence[Mapping[str, Any]]) -> list[Machine]:
+    return [_machine(each) for each in api.instances(region, filters)]
 
 
 def _by_id(ids: Sequence[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from infra import checks, gpus
 from infra.errors import ProviderError, SpecError
 from infra.providers.aws import api, instances
 
@@ -50,7 +51,7 @@ def plan(spec: ClusterSpec) -> Plan:
     except SpecError as error:
         problems.append(str(error))
     try:
-        instance = _instance(spec)
+        instance = gpus.wanted(spec, instances.all_types(), provider="AWS", example="p5.48xlarge")[0]
     except SpecError as error:
         problems.append(str(error))
     problems += _limits(spec, instance)
@@ -80,33 +81,14 @@ def region_of_zone(zone: str) -> str:
     return match[1]
 
 
-def _instance(spec: ClusterSpec) -> instances.InstanceType:
-    if (spec.instance is None) == (spec.gpus is None):
-        raise SpecError("gpus or instance: write one of the two, as `gpus: H100:8` or `instance: p5.48xlarge`")
-    key = "gpus" if spec.instance is None else "instance"
-    try:
-        return instances.matching(str(spec.gpus))[0] if spec.instance is None else instances.by_name(spec.instance)
-    except SpecError as error:
-        raise SpecError(f"{key}: {error}") from None
-
-
 def _limits(spec: ClusterSpec, instance: instances.InstanceType | None) -> list[str]:
-    found = []
-    if spec.nodes > MAX_NODES:
-        found.append(f"nodes is {spec.nodes}: a gang on AWS has at most {MAX_NODES}")
+    found = checks.limits(spec, instance, most_nodes=MAX_NODES, provider="AWS")
     if spec.market == "flex-start":
         found.append("market is 'flex-start', which AWS hasn't: take on-demand or spot, or a reservation")
     if spec.reservation is not None and not re.fullmatch(r"cr-[0-9a-f]{8,17}", spec.reservation):
         found.append(f"reservation is {spec.reservation!r}: write its (or a capacity block's) id, cr-0123456789abcdef0")
-    if spec.reservation is not None and spec.market != "on-demand":
-        found.append(f"market is {spec.market!r} beside a reservation: remove one of the two")
     if instance is not None and spec.market == "spot" and not instance.spot:
         found.append(f"market is 'spot', and {instance.name} isn't sold as spot: take on-demand or a reservation")
-    if spec.processes_per_node is not None and instance is not None and spec.processes_per_node > instance.gpu_count:
-        found.append(
-            f"processes_per_node is {spec.processes_per_node}, and {instance.name} has {instance.gpu_count} GPU(s): "
-            "remove the key to get a process a GPU"
-        )
     if spec.image is not None and not spec.image.startswith(("ami-", "/aws/service/")) and spec.image not in IMAGES:
         found.append(
             f"image is {spec.image!r}: take one of {', '.join(IMAGES)}, an id as ami-0123456789abcdef0, or an SSM "

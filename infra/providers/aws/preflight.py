@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.errors import AccessError, InfraError, SpecError
+from infra import checks
+from infra.errors import InfraError, SpecError
 from infra.providers.aws import api, instances
 from infra.providers.aws import plan as planning
 from infra.providers.aws.machines import AwsMachines
@@ -44,42 +44,24 @@ def problems(spec: ClusterSpec, deployment: Deployment) -> list[str]:
         return [str(error)]
     machines = AwsMachines(deployment, wish={"region": choice.region}, places={}, pinned={})
     found: list[str] = []
-    found += _asked(lambda: _strangers(deployment, choice))
-    found += _asked(lambda: _zones(spec, choice, file))
-    found += _asked(lambda: _image(spec, choice))
+    found += checks.asked(lambda: _strangers(deployment, choice))
+    found += checks.asked(lambda: _zones(spec, choice, file))
+    found += checks.asked(lambda: _image(spec, choice))
     if spec.reservation is None:
-        found += _asked(lambda: _quota(spec, choice, machines.find()))
+        found += checks.asked(lambda: _quota(spec, choice, machines.find()))
     else:
-        found += _asked(lambda: _reservation(spec, choice, machines.find(), file))
+        found += checks.asked(lambda: _reservation(spec, choice, machines.find(), file))
     return list(dict.fromkeys(found))
-
-
-def _asked(check: Callable[[], list[str]]) -> list[str]:
-    try:
-        return check()
-    except AccessError as error:
-        return [f"{error} (the preflight only reads)"]
-    except InfraError as error:
-        return [str(error)]
 
 
 def _strangers(deployment: Deployment, choice: Plan) -> list[str]:
     """Machines of the same stack name by another checkout: `make destroy` would mistake one for the other."""
-    tagged = [{"Name": f"tag:{api.IDENTITY_TAG}", "Values": [deployment.identity]}]
-    reservations = api.pages("ec2", choice.region, "describe_instances", "Reservations", Filters=tagged)
     foreign = [
         each["InstanceId"]
-        for reservation in reservations
-        for each in reservation.get("Instances", [])
+        for each in api.instances(choice.region, api.tagged(deployment))
         if each["State"]["Name"] != "terminated" and api.tags(each.get("Tags")).get(api.OWNER_TAG) != deployment.owner
     ]
-    if not foreign:
-        return []
-    return [
-        f"this AWS account has machines of a stack {deployment.stack} that another checkout made "
-        f"({', '.join(foreign[:4])}{', …' if len(foreign) > 4 else ''}): take another stack name, or, if they are "
-        f"yours and forgotten, `fab leftovers --stack {deployment.stack} --remove`"
-    ]
+    return checks.strangers(deployment, foreign, has="this AWS account has machines")
 
 
 def _zones(spec: ClusterSpec, choice: Plan, file: str) -> list[str]:
@@ -138,11 +120,9 @@ def _allowed(region: str, code: str) -> int:
 def _used(region: str, family: str, pool: str) -> int:
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     used = 0
-    for reservation in api.pages("ec2", region, "describe_instances", "Reservations", Filters=states):
-        for each in reservation.get("Instances", []):
-            lifecycle = each.get("InstanceLifecycle", "on-demand")
-            if lifecycle == pool and _is_of(each["InstanceType"], family):
-                used += _vcpus(each)
+    for each in api.instances(region, states):
+        if each.get("InstanceLifecycle", "on-demand") == pool and _is_of(each["InstanceType"], family):
+            used += _vcpus(each)
     return used
 
 

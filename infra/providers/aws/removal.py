@@ -19,10 +19,6 @@ _LOOK_EVERY_S = 3.0
 _IN_USE = ("DependencyViolation", "ResourceInUse", "InUse", "FileSystemInUse", "IncorrectState", "VolumeInUse")
 
 
-def nothing(region: str, id_: str) -> None:
-    raise ProviderError(f"{id_} in {region} can't be removed by its id alone")
-
-
 def simply(service: str, operation: str, parameter: str, *, gone: str) -> Callable[[str, str], None]:
     """A kind that one call ends. `gone`: AWS's code for "not there"."""
 

@@ -13,14 +13,12 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal, Protocol
-
-import yaml
 
 from infra.errors import AccessError, ProviderError
 from infra.providers.base import Deployment
 from infra.providers.gcp import faults
+from infra.spec import read_config
 
 Service = Literal["compute", "quotas", "billing", "filestore", "storage", "iam"]
 
@@ -232,12 +230,8 @@ def client_of(project: str, *, patience_s: float = PATIENCE_S) -> Client:
 
 def project_of(deployment: Deployment) -> str:
     """Where everything goes: gcp:project of the stack file, as pulumi_gcp reads it too, else of the environment."""
-    try:
-        content = yaml.safe_load(Path(deployment.stack_file).read_text(encoding="utf-8-sig"))
-        written = content["config"]["gcp:project"]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
-        written = None
-    found = written or next((os.environ[name] for name in PROJECT_VARIABLES if os.environ.get(name)), None)
+    found = read_config(deployment.stack_file).get("gcp:project")
+    found = found or next((os.environ[name] for name in PROJECT_VARIABLES if os.environ.get(name)), None)
     found = found or _credentials()[1]
     if not found:
         raise AccessError(

@@ -61,8 +61,3 @@ def all_types() -> dict[str, InstanceType]:
 def by_name(name: str) -> InstanceType:
     """Raises SpecError with the nearest names."""
     return choice.by_name(name, all_types(), provider="GCP")
-
-
-def matching(gpus: str) -> list[InstanceType]:
-    """The types with exactly the GPUs of "H100:8", fewest vCPUs first; SpecError when there is none."""
-    return choice.matching(gpus, all_types(), provider="GCP")

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from infra import checks, gpus
 from infra.errors import SpecError
 from infra.providers.gcp import instances
 
@@ -105,11 +106,7 @@ def image_of(wanted: str, *, project: str) -> tuple[str, str, bool]:
 
 def _machine(spec: ClusterSpec) -> instances.InstanceType:
     """The named one; of those with the GPUs asked for, the smallest that is sold as asked for."""
-    if (spec.instance is None) == (spec.gpus is None):
-        raise SpecError("gpus or instance: write one of the two, as `gpus: H100:8` or `instance: a3-highgpu-8g`")
-    if spec.instance is not None:
-        return instances.by_name(spec.instance)
-    found = instances.matching(str(spec.gpus))
+    found = gpus.wanted(spec, instances.all_types(), provider="GCP", example="a3-highgpu-8g")
     sold = [machine for machine in found if spec.reservation or spec.market in machine.markets]
     return (sold or found)[0]
 
@@ -121,19 +118,12 @@ def _provisioning(spec: ClusterSpec, machine: instances.InstanceType) -> str:
 
 
 def _limits(spec: ClusterSpec, machine: instances.InstanceType | None) -> list[str]:
-    found = []
-    if spec.nodes > MAX_NODES:
-        found.append(f"nodes is {spec.nodes}: a gang on GCP has at most {MAX_NODES}")
+    found = checks.limits(spec, machine, most_nodes=MAX_NODES, provider="GCP")
     if six := [network for network in spec.ssh_from or () if ":" in network]:
         found.append(f"ssh_from has {', '.join(six)}, and the cluster's network has IPv4 only: write IPv4 networks")
     if spec.disk_gib is not None and not SMALLEST_DISK_GIB <= spec.disk_gib <= LARGEST_DISK_GIB:
         found.append(
             f"disk_gib is {spec.disk_gib}: take between {SMALLEST_DISK_GIB} (the image needs it) and {LARGEST_DISK_GIB}"
-        )
-    if spec.processes_per_node is not None and machine is not None and spec.processes_per_node > machine.gpu_count:
-        found.append(
-            f"processes_per_node is {spec.processes_per_node}, and {machine.name} has {machine.gpu_count} GPU(s): "
-            "remove the key to get a process a GPU"
         )
     if spec.image is not None:
         try:
@@ -145,9 +135,7 @@ def _limits(spec: ClusterSpec, machine: instances.InstanceType | None) -> list[s
 
 def _market(spec: ClusterSpec, machine: instances.InstanceType | None) -> list[str]:
     found = []
-    if spec.reservation is not None and spec.market != "on-demand":
-        found.append(f"market is {spec.market!r} beside a reservation: remove one of the two")
-    elif machine is not None and spec.reservation is None and spec.market not in machine.markets:
+    if machine is not None and spec.reservation is None and spec.market not in machine.markets:
         found.append(
             f"market is {spec.market!r}, and {machine.name} isn't sold so: take {' or '.join(machine.markets)}, "
             "or a reservation"

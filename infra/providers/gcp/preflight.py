@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from infra.errors import AccessError, InfraError, ProviderError, SpecError
+from infra import checks
+from infra.errors import InfraError, ProviderError, SpecError
 from infra.providers.gcp import api, faults, leftovers, offers, quotas
 from infra.providers.gcp import plan as planning
 from infra.providers.gcp.api import Client
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from infra.gang import Machine
     from infra.providers.base import Deployment
     from infra.spec import ClusterSpec
-
-_TOLD_IDS = 4
 
 
 def problems(spec: ClusterSpec, deployment: Deployment) -> list[str]:
@@ -34,23 +33,14 @@ def problems(spec: ClusterSpec, deployment: Deployment) -> list[str]:
         return [str(error)]
     machines = GcpMachines(deployment, client, wish={}, places={}, pinned={})
     found: list[str] = []
-    found += _asked(lambda: _strangers(deployment, client))
-    found += _asked(lambda: _zones(client, spec, choice, where))
-    found += _asked(lambda: _image(client, spec, where))
+    found += checks.asked(lambda: _strangers(deployment, client))
+    found += checks.asked(lambda: _zones(client, spec, choice, where))
+    found += checks.asked(lambda: _image(client, spec, where))
     if spec.reservation is None:
-        found += _asked(lambda: quotas.problems(client, spec, choice, project=project, ours=machines.find()))
+        found += checks.asked(lambda: quotas.problems(client, spec, choice, project=project, ours=machines.find()))
     else:
-        found += _asked(lambda: _reservation(client, spec, choice, machines.find(), where))
+        found += checks.asked(lambda: _reservation(client, spec, choice, machines.find(), where))
     return list(dict.fromkeys(found))
-
-
-def _asked(check: Callable[[], list[str]]) -> list[str]:
-    try:
-        return check()
-    except AccessError as error:
-        return [f"{error} (the preflight only reads)"]
-    except InfraError as error:
-        return [str(error)]
 
 
 def _project(client: Client) -> dict[str, Any]:
@@ -66,15 +56,8 @@ def _project(client: Client) -> dict[str, Any]:
 
 
 def _strangers(deployment: Deployment, client: Client) -> list[str]:
-    foreign = leftovers.strangers(deployment, client)
-    if not foreign:
-        return []
-    shown = ", ".join(foreign[:_TOLD_IDS]) + (", …" if len(foreign) > _TOLD_IDS else "")
-    return [
-        f"project {client.project} has machines or networks of a stack {deployment.stack} that another checkout made "
-        f"({shown}): take another stack name, or, if they are yours and forgotten, "
-        f"`fab leftovers --stack {deployment.stack} --remove`"
-    ]
+    has = f"project {client.project} has machines or networks"
+    return checks.strangers(deployment, leftovers.strangers(deployment, client), has=has)
 
 
 def _zones(client: Client, spec: ClusterSpec, choice: Plan, where: str) -> list[str]:

@@ -15,11 +15,13 @@ from infra.providers.aws.machines import AwsMachines
 from infra.providers.base import Deployment
 from infra.spec import ClusterSpec, parse
 from infra.user_data import FirstBoot, cloud_config
+from tests.infra.declaring import Cloud, Made
 from tests.stand_ins.aws.client import StandIn
 
 NOW = datetime(2026, 12, 3, 12, 0, tzinfo=UTC)
 EXPIRES_AT = NOW + timedelta(hours=1)
 PUBLIC_KEY = "ssh-ed25519 AAAAtest"
+HEAD_ADDRESS = "198.51.100.9"
 FILE = "stacks/Pulumi.aws.yaml"
 IMAGE = "ami-0d1a0000000022040"
 PINNED = {"image": IMAGE, "root_device": "/dev/sda1", "root_gib": 8}
@@ -167,3 +169,30 @@ def _of_aws_itself(found: Mapping[str, list[str]]) -> set[str]:
         targets = efs.describe_mount_targets(FileSystemId=file_system)["MountTargets"]
         interfaces |= {target["NetworkInterfaceId"] for target in targets}
     return interfaces
+
+
+def aws_cloud() -> Cloud:
+    """For tests of what is declared."""
+    return Cloud(machine=_machine, outputs=_outputs)
+
+
+def _machine(rank: int) -> dict[str, Any]:
+    return {
+        "id": f"i-{rank}",
+        "private_address": f"10.77.64.{rank + 4}",
+        "public_address": "",
+        "facts": {"interface": f"eni-{rank}"},
+    }
+
+
+def _outputs(kind: str, made: Made) -> dict[str, Any]:
+    known: dict[str, dict[str, Any]] = {
+        "Eip": {"publicIp": HEAD_ADDRESS, "allocationId": f"eipalloc-{made.name}"},
+        "PlacementGroup": {"name": f"{made.name}-made-up"},
+        "Bucket": {"arn": f"arn:aws:s3:::{made.inputs.get('bucket')}"},
+        "LustreFileSystem": {"dnsName": "fs-1.fsx.us-east-1.amazonaws.com", "mountName": "abc"},
+        "MountTarget": {"ipAddress": "10.77.64.99"},
+        # What AWS names by an ARN, others of our resources take.
+        "FileSystem": {"arn": "arn:aws:elasticfilesystem:us-east-1:123456789012:file-system/fs-1"},
+    }
+    return known.get(kind, {})

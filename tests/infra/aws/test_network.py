@@ -2,101 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import json
-from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pulumi
 import pytest
 
 from infra import own_address
-from infra.cluster import Cluster, Price
+from infra.cluster import Cluster
 from infra.errors import ProviderError
 from infra.providers.aws import plan, resources
 from infra.providers.base import Deployment
 from infra.spec import ClusterSpec
-from tests.infra.aws.asking import asked
+from tests.infra import declaring
+from tests.infra.aws.asking import HEAD_ADDRESS, asked, aws_cloud
+from tests.infra.declaring import PRICE, Cloud
 
 # The SDK warns of its own deprecated modules when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 ZONES = ("us-east-1a", "us-east-1b")
-PRICE = Price(usd_per_hour=1.0, source="a test", as_of=datetime(2026, 12, 3, tzinfo=UTC))
-ADDRESS = "198.51.100.9"
-
-
-class Cloud(pulumi.runtime.Mocks):
-    """Makes whatever is declared, and keeps it; ids are known at once."""
-
-    def __init__(self) -> None:
-        self.made: list[pulumi.runtime.MockResourceArgs] = []
-
-    def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
-        self.made.append(args)
-        outputs = dict(args.inputs)
-        kind = args.typ.rpartition(":")[2]
-        if args.name == "gang":
-            outputs |= {
-                "zone": outputs["zones"][0],
-                "created_at": "2026-12-03T12:00:00+00:00",
-                "expires_at": "2026-12-04T12:00:00+00:00",
-                "machines": [
-                    {
-                        "name": f"node-{rank}",
-                        "id": f"i-{rank}",
-                        "private_address": f"10.77.64.{rank + 4}",
-                        "public_address": "",
-                        "host_key": f"ssh-ed25519 AAAA{rank}",
-                        "facts": {"interface": f"eni-{rank}"},
-                    }
-                    for rank in range(int(outputs["nodes"]))
-                ],
-            }
-        outputs |= {
-            "Eip": {"publicIp": ADDRESS, "allocationId": f"eipalloc-{args.name}"},
-            "PlacementGroup": {"name": f"{args.name}-made-up"},
-            "Bucket": {"arn": f"arn:aws:s3:::{outputs.get('bucket')}"},
-            "LustreFileSystem": {"dnsName": "fs-1.fsx.us-east-1.amazonaws.com", "mountName": "abc"},
-            "MountTarget": {"ipAddress": "10.77.64.99"},
-        }.get(kind, {})
-        return f"id-of-{args.name}", outputs
-
-    def call(self, args: pulumi.runtime.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
-        raise AssertionError(args.token)
-
-    def of(self, kind: str) -> dict[str, dict[str, Any]]:
-        """By Pulumi's name: the inputs of each resource whose type ends so."""
-        return {each.name: dict(each.inputs) for each in self.made if each.typ.rpartition(":")[2] == kind}
-
-    def counts(self) -> Counter[str]:
-        return Counter(each.typ.rpartition(":")[2] for each in self.made)
-
-    @property
-    def gang(self) -> dict[str, Any]:
-        return next(dict(each.inputs) for each in self.made if each.name == "gang")
 
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
     monkeypatch.setattr(plan, "standard_zones", lambda _: ZONES)
     monkeypatch.setattr(plan, "offering_zones", lambda *_: ZONES)
-    return Cloud()
+    return aws_cloud()
 
 
 def declared(cloud: Cloud, mine: Deployment, spec: ClusterSpec) -> Cluster:
-    """The Cluster that the program would export."""
-    found: list[object] = []
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    pulumi.runtime.set_mocks(cloud, project="trainstack", stack=mine.stack, preview=False)
-
-    @pulumi.runtime.test  # type: ignore[untyped-decorator]
-    def run() -> pulumi.Output[None]:
-        return resources.declare(spec, mine, PRICE).apply(found.append)
-
-    run()
-    return Cluster.from_json(found[0])
+    return declaring.declared(cloud, mine, spec, resources.declare)
 
 
 # -- what is there -------------------------------------------------------------------------------------------------
@@ -106,7 +43,7 @@ def test_the_cluster_that_comes_out(cloud: Cloud, mine: Deployment) -> None:
     cluster = declared(cloud, mine, asked(nodes=3, processes_per_node=4))
     assert (cluster.provider, cluster.region, cluster.zone, cluster.stack) == ("aws", "us-east-1", "us-east-1a", "aws")
     assert cluster.head.public is not None
-    assert cluster.head.public.host == ADDRESS
+    assert cluster.head.public.host == HEAD_ADDRESS
     assert [node.public for node in cluster.nodes[1:]] == [None, None]
     assert [(node.name, node.rank, node.provider_id) for node in cluster.nodes] == [
         (f"node-{rank}", rank, f"i-{rank}") for rank in range(3)

@@ -109,7 +109,7 @@ def test_what_aws_has_not_is_refused_with_its_key(keys: dict[str, Any], told: st
 
 def test_a_machine_that_is_not_sold_as_spot_is_not_asked_for_as_spot(monkeypatch: pytest.MonkeyPatch) -> None:
     only_on_demand = dataclasses.replace(instances.by_name("p5.48xlarge"), spot=False)
-    monkeypatch.setattr(instances, "by_name", lambda _: only_on_demand)
+    monkeypatch.setattr(instances, "all_types", lambda: {only_on_demand.name: only_on_demand})
     (line,) = refusal(instance="p5.48xlarge", market="spot")
     assert line == "market is 'spot', and p5.48xlarge isn't sold as spot: take on-demand or a reservation"
 

@@ -7,28 +7,25 @@ and enumerations and not what came since. The gang's RunInstances is judged as t
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pulumi
 import pytest
 
-from infra.cluster import Price
 from infra.providers.aws import plan, resources
 from infra.providers.aws.machines import AwsMachines
 from infra.providers.base import Deployment
 from infra.spec import ClusterSpec
-from tests.infra.aws.asking import asked, order
+from tests.infra import declaring
+from tests.infra.aws.asking import asked, aws_cloud, order
+from tests.infra.declaring import Made
 
-PRICE = Price(usd_per_hour=1.0, source="a test", as_of=datetime(2026, 12, 3, tzinfo=UTC))
 ZONES = ["us-east-1a", "us-east-1b"]
 FOLDERS = (
     os.environ.get("TRAINSTACK_TERRAFORM_PLUGINS", ""),
@@ -54,6 +51,7 @@ NAMES = {
     "aws:iam/instanceProfile:InstanceProfile": "aws_iam_instance_profile",
 }
 LISTS = {"aws_fsx_lustre_file_system": ["subnet_ids"]}  # one item there is a plain value in Pulumi
+NAMED_BY_PULUMI = {"aws_placement_group"}  # its own name with random digits, which mocks don't make
 
 
 def _plugins() -> Path | None:
@@ -70,46 +68,6 @@ pytestmark = [
     ),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the SDK's own modules
 ]
-
-
-class Recorder(pulumi.runtime.Mocks):
-    """Keeps what is declared."""
-
-    def __init__(self) -> None:
-        self.made: list[pulumi.runtime.MockResourceArgs] = []
-
-    def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
-        self.made.append(args)
-        outputs: dict[str, Any] = {
-            **args.inputs,
-            "arn": f"arn:aws:s3:::{args.name}",
-            "allocationId": "eipalloc-1",
-            "publicIp": "203.0.113.9",
-            "ipAddress": "10.77.64.9",
-            "dnsName": "fs-1.example",
-            "mountName": "a",
-        }
-        if args.name == "gang":
-            facts = {"interface": "eni-1"}
-            outputs |= {
-                "zone": ZONES[0],
-                "created_at": "2026-12-03T12:00:00+00:00",
-                "expires_at": "2026-12-03T13:00:00+00:00",
-                "machines": [
-                    {
-                        "name": f"node-{rank}",
-                        "id": f"i-{rank}",
-                        "private_address": f"10.77.0.{rank + 4}",
-                        "host_key": f"ssh-ed25519 A{rank}",
-                        "facts": facts,
-                    }
-                    for rank in range(2)
-                ],
-            }
-        return f"id-{args.name}", outputs
-
-    def call(self, args: pulumi.runtime.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
-        raise AssertionError(args.token)
 
 
 @pytest.fixture
@@ -154,26 +112,21 @@ def test_terraform_finds_what_is_wrong(tmp_path: Path) -> None:
     assert "close" in said
 
 
-def _declared(mine: Deployment, spec: ClusterSpec) -> list[pulumi.runtime.MockResourceArgs]:
-    recorder = Recorder()
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    pulumi.runtime.set_mocks(recorder, project="trainstack", stack=mine.stack, preview=False)
-
-    @pulumi.runtime.test  # type: ignore[untyped-decorator]
-    def declare() -> pulumi.Output[object]:
-        return resources.declare(spec, mine, PRICE)
-
-    declare()
-    return [each for each in recorder.made if each.typ.startswith("aws:")]
+def _declared(mine: Deployment, spec: ClusterSpec) -> list[Made]:
+    cloud = aws_cloud()
+    declaring.declared(cloud, mine, spec, resources.declare)
+    return [each for each in cloud.made if each.typ.startswith("aws:")]
 
 
-def _by_kind(declared: list[pulumi.runtime.MockResourceArgs]) -> dict[str, dict[str, Any]]:
+def _by_kind(declared: list[Made]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for each in declared:
         kind = NAMES.get(each.typ) or "aws_" + _snake(each.typ.rpartition(":")[2])
         arguments = {_snake(key): value for key, value in each.inputs.items() if value is not None}
         for key in LISTS.get(kind, []):
             arguments[key] = [arguments[key]]
+        if kind in NAMED_BY_PULUMI:
+            arguments.setdefault("name", each.name)
         found.setdefault(kind, {})[re.sub(r"[^a-zA-Z0-9_-]", "_", each.name)] = arguments
     return found
 

@@ -6,15 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra import providers
 from infra.providers.base import Deployment
 from infra.providers.gcp import api, pricing
 from tests.infra.gcp.asking import deployment
-
-
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(providers.MODULES, "gcp", "infra.providers.gcp")
 
 
 @pytest.fixture(autouse=True)

@@ -2,97 +2,52 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-from collections import Counter
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-import pulumi
 import pytest
 
-from infra.cluster import Cluster, Price
+from infra.cluster import Cluster
 from infra.errors import ProviderError
 from infra.providers.base import Deployment
 from infra.providers.gcp import api, names, offers, resources
 from infra.spec import ClusterSpec
+from tests.infra import declaring
+from tests.infra.declaring import Cloud, Made
 from tests.infra.gcp.asking import asked
 
 ZONES = ["us-central1-a", "us-central1-b"]
-PRICE = Price(usd_per_hour=1.0, source="a test", as_of=datetime(2026, 12, 3, tzinfo=UTC))
 FREE = {"Network", "Subnetwork", "Firewall", "ResourcePolicy"}
 
 
-class Cloud(pulumi.runtime.Mocks):
-    """Makes whatever is declared, and keeps it."""
+def machine(rank: int) -> dict[str, Any]:
+    return {
+        "id": f"{ZONES[0]}/node-{rank}",
+        "private_address": f"10.64.0.{rank + 2}",
+        "public_address": "203.0.113.9" if rank == 0 else "",
+        "facts": {},
+    }
 
-    def __init__(self) -> None:
-        self.made: list[pulumi.runtime.MockResourceArgs] = []
 
-    def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
-        self.made.append(args)
-        outputs = dict(args.inputs)
-        if args.name == "gang":
-            count, zone = int(outputs["nodes"]), outputs["zones"][0]
-            outputs |= {
-                "zone": zone,
-                "created_at": "2026-12-03T12:00:00+00:00",
-                "expires_at": "2026-12-04T12:00:00+00:00",
-                "machines": [
-                    {
-                        "name": f"node-{rank}",
-                        "id": f"{zone}/node-{rank}",
-                        "private_address": f"10.64.0.{rank + 2}",
-                        "public_address": "203.0.113.9" if rank == 0 else "",
-                        "host_key": f"ssh-ed25519 AAAA{rank}",
-                        "facts": {},
-                    }
-                    for rank in range(count)
-                ],
-            }
-        if args.typ.startswith("gcp:filestore"):
-            outputs["networks"] = [{"ipAddresses": ["10.9.0.2"], **dict(outputs["networks"][0])}]
-        if args.typ.startswith("gcp:serviceaccount"):
-            outputs["email"] = f"{outputs['accountId']}@p.iam.gserviceaccount.com"
-        return f"id-of-{args.name}", outputs
-
-    def call(self, args: pulumi.runtime.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
-        raise AssertionError(args.token)
-
-    def of(self, kind: str) -> dict[str, dict[str, Any]]:
-        """By Pulumi's name: the inputs of each resource whose type ends so."""
-        return {each.name: dict(each.inputs) for each in self.made if each.typ.rpartition(":")[2] == kind}
-
-    def counts(self) -> Counter[str]:
-        return Counter(each.typ.rpartition(":")[2] for each in self.made)
-
-    @property
-    def gang(self) -> dict[str, Any]:
-        return next(dict(each.inputs) for each in self.made if each.name == "gang")
+def outputs(_: str, made: Made) -> dict[str, Any]:
+    if made.typ.startswith("gcp:filestore"):
+        return {"networks": [{"ipAddresses": ["10.9.0.2"], **dict(made.inputs["networks"][0])}]}
+    if made.typ.startswith("gcp:serviceaccount"):
+        return {"email": f"{made.inputs['accountId']}@p.iam.gserviceaccount.com"}
+    return {}
 
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    made = Cloud()
     monkeypatch.setattr(api, "connect", lambda _: SimpleNamespace(project="p"))
     monkeypatch.setattr(offers, "zones_in_order", lambda *_: ZONES)
     monkeypatch.setattr(offers, "roce_zones", lambda *_: [*ZONES, "us-central1-f"])
-    return made
+    return Cloud(machine=machine, outputs=outputs)
 
 
 def declared(cloud: Cloud, mine: Deployment, spec: ClusterSpec) -> Cluster:
-    """The Cluster that the program would export."""
-    found: list[object] = []
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    pulumi.runtime.set_mocks(cloud, project="trainstack", stack=mine.stack, preview=False)
-
-    @pulumi.runtime.test  # type: ignore[untyped-decorator]
-    def run() -> pulumi.Output[None]:
-        return resources.declare(spec, mine, PRICE).apply(found.append)
-
-    run()
-    return Cluster.from_json(found[0])
+    return declaring.declared(cloud, mine, spec, resources.declare)
 
 
 def test_one_interface(cloud: Cloud, mine: Deployment) -> None:
