@@ -2,72 +2,33 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from infra.errors import EngineError
-from infra.pulumi_engine import environment, find_pulumi
-from tests.stand_ins.aws import schema
+from infra.pulumi_engine import environment
+from tests.stand_ins import schema
 from tests.stand_ins.aws.client import StandIn
 from tests.stand_ins.aws.fixtures import aws, aws_plugin, aws_server, engine_environment
 from tests.stand_ins.aws.plugin import KINDS
+from tests.stand_ins.on_path import ROOT
+from tests.stand_ins.projects import Project
 
 __all__ = ["aws", "aws_plugin", "aws_server"]
 
 # The SDK warns of its own deprecated modules when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-ROOT = Path(__file__).resolve().parents[2]
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMgT5EOIQ2IXcsjvW2HFEpkduqLRsDBo8NRxU4/jfCxO me"
 
 
-class Project:
-    """A Pulumi project of its own with its own state, on the engine that `make setup` built."""
-
-    def __init__(self, folder: Path, aws: StandIn, plugin: Path) -> None:
-        self.folder = folder
-        (folder / "Pulumi.yaml").write_text("name: trial\nruntime: {name: python, options: {virtualenv: .venv}}\n")
-        (folder / ".venv").symlink_to(sys.prefix)
-        (folder / "passphrase").write_text("not a secret")
-        (folder / "state").mkdir()
-        shutil.copy(ROOT / "tests/stand_ins/aws/example_program.py", folder / "__main__.py")
-        self.environment = engine_environment(aws, plugin, environment(ROOT)) | {
-            "PULUMI_BACKEND_URL": f"file://{folder}/state",
-            "PULUMI_CONFIG_PASSPHRASE_FILE": str(folder / "passphrase"),
-            "PULUMI_HOME": str(folder / "home"),
-        }
-
-    def pulumi(self, *arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [find_pulumi(ROOT), *arguments, "--non-interactive"],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        said = done.stdout + done.stderr
-        assert (done.returncode != 0) == (code != 0), said
-        return said
-
-
-def _needs_an_engine() -> None:
-    try:
-        find_pulumi(ROOT)
-    except EngineError as error:
-        pytest.skip(str(error))
+def project_of(folder: Path, aws: StandIn, plugin: Path, program: str) -> Project:
+    return Project(folder / "project", engine_environment(aws, plugin, environment(ROOT)), program)
 
 
 @pytest.mark.end_to_end
 def test_a_stack_of_the_real_sdk_lives_changes_and_goes(aws: StandIn, aws_plugin: Path, tmp_path: Path) -> None:
-    _needs_an_engine()
-    project = Project(tmp_path, aws, aws_plugin)
-    project.pulumi("stack", "init", "dev")
+    program = (ROOT / "tests/stand_ins/aws/example_program.py").read_text()
+    project = project_of(tmp_path, aws, aws_plugin, program)
     project.pulumi("config", "set", "key", KEY)
 
     aws.hide_after("CreateSecurityGroup", describes=2)  # the provider waits until it sees what it made
@@ -101,10 +62,8 @@ def test_a_stack_of_the_real_sdk_lives_changes_and_goes(aws: StandIn, aws_plugin
 def test_a_wrong_type_is_refused_by_the_engine_before_anything_is_made(
     aws: StandIn, aws_plugin: Path, tmp_path: Path
 ) -> None:
-    _needs_an_engine()
-    project = Project(tmp_path, aws, aws_plugin)
-    (tmp_path / "__main__.py").write_text("import pulumi_aws as aws\naws.ec2.Vpc('wrong', cidr_block=17)\n")
-    project.pulumi("stack", "init", "dev")
+    program = "import pulumi_aws as aws\naws.ec2.Vpc('wrong', cidr_block=17)\n"
+    project = project_of(tmp_path, aws, aws_plugin, program)
     assert "expected str" in project.pulumi("up", "--yes", "--skip-preview", code=1)
     assert not aws.operations("CreateVpc")
 

@@ -3,70 +3,29 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from infra.errors import EngineError
-from infra.pulumi_engine import environment, find_pulumi
-from tests.stand_ins.gcp import arguments
+from infra.pulumi_engine import environment
+from tests.stand_ins import schema
 from tests.stand_ins.gcp.client import StandIn
 from tests.stand_ins.gcp.fixtures import engine_environment, gcp, gcp_key, gcp_plugin
 from tests.stand_ins.gcp.kinds import KINDS
+from tests.stand_ins.on_path import ROOT
+from tests.stand_ins.projects import Project
 
 __all__ = ["gcp", "gcp_key", "gcp_plugin"]
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-class Project:
-    """A Pulumi project of its own with its own state, on the engine that `make setup` built."""
-
-    def __init__(self, folder: Path, gcp: StandIn, plugin: Path, program: str) -> None:
-        self.folder = folder
-        folder.mkdir()
-        (folder / "Pulumi.yaml").write_text("name: trial\nruntime: {name: python, options: {virtualenv: .venv}}\n")
-        (folder / ".venv").symlink_to(sys.prefix)
-        (folder / "passphrase").write_text("not a secret")
-        (folder / "state").mkdir()
-        (folder / "__main__.py").write_text(program)
-        self.environment = engine_environment(gcp, plugin, environment(ROOT)) | {
-            "PULUMI_BACKEND_URL": f"file://{folder}/state",
-            "PULUMI_CONFIG_PASSPHRASE_FILE": str(folder / "passphrase"),
-            "PULUMI_HOME": str(folder / "home"),
-        }
-        self.pulumi("stack", "init", "dev")
-
-    def pulumi(self, *arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [find_pulumi(ROOT), *arguments, "--non-interactive"],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        said = done.stdout + done.stderr
-        assert (done.returncode != 0) == (code != 0), said
-        return said
-
-
-@pytest.fixture(autouse=True)
-def _engine() -> None:
-    try:
-        find_pulumi(ROOT)
-    except EngineError as error:
-        pytest.skip(str(error))
+def project_of(folder: Path, gcp: StandIn, plugin: Path, program: str) -> Project:
+    return Project(folder / "project", engine_environment(gcp, plugin, environment(ROOT)), program)
 
 
 @pytest.mark.end_to_end
 def test_a_stack_of_the_real_sdk_lives_changes_and_goes(gcp: StandIn, gcp_plugin: Path, tmp_path: Path) -> None:
     program = (ROOT / "tests/stand_ins/gcp/example_program.py").read_text()
-    project = Project(tmp_path / "project", gcp, gcp_plugin, program)
+    project = project_of(tmp_path, gcp, gcp_plugin, program)
 
     project.pulumi("preview")
     assert gcp.leftovers() == []
@@ -103,7 +62,7 @@ def test_wrong_arguments_and_a_network_in_use_for_ever_are_told(gcp: StandIn, gc
         "if pulumi.Config().get('wrong'):\n"
         "    compute.Firewall('wrong', network=net.id, allows=[{'ports': ['22']}], priority='high')\n"
     )
-    project = Project(tmp_path / "project", gcp, gcp_plugin, program)
+    project = project_of(tmp_path, gcp, gcp_plugin, program)
     project.pulumi("config", "set", "wrong", "yes")
     said = project.pulumi("preview", code=1)
     assert "allows[0].protocol" in said
@@ -121,7 +80,7 @@ def test_wrong_arguments_and_a_network_in_use_for_ever_are_told(gcp: StandIn, gc
 
 @pytest.mark.parametrize("token", KINDS)
 def test_each_served_type_is_one_of_the_sdk(token: str) -> None:
-    assert arguments.of(token).outputs
+    assert schema.of(token).outputs
 
 
 def test_arguments_are_judged_at_any_depth() -> None:
@@ -131,7 +90,7 @@ def test_arguments_are_judged_at_any_depth() -> None:
         "networkInterfaces": [{"accessConfigs": [{"natIP": "1.2.3.4"}]}],
         "colour": "red",
     }
-    assert {where for where, _ in arguments.failures("gcp:compute/instance:Instance", inputs)} == {
+    assert {where for where, _ in schema.failures("gcp:compute/instance:Instance", inputs)} == {
         "bootDisk.initializeParams.imge",
         "bootDisk.initializeParams.size",
         "machineType",

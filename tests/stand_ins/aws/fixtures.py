@@ -6,39 +6,25 @@ A test module has them by `from tests.stand_ins.aws.fixtures import aws, aws_ser
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.stand_ins.aws.client import ROOT, StandIn
-from tests.stand_ins.aws.schema import CACHE
+from tests.stand_ins import on_path
+from tests.stand_ins.aws.client import StandIn
 
-PLUGIN = "pulumi-resource-aws"
 NOT_OURS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_EC2", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
 
 
 def write_plugin(folder: Path) -> Path:
     """Make the executable that the engine finds on PATH; returns the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    script = folder / PLUGIN
-    script.write_text(
-        "#!/bin/sh\n"
-        f"export PYTHONPATH={shlex.quote(str(ROOT))} {CACHE}={shlex.quote(str(folder))}\n"
-        f'exec {shlex.quote(sys.executable)} -P -u -m tests.stand_ins.aws.plugin "$@"\n'
-    )
-    script.chmod(0o755)
-    return folder
+    return on_path.write_plugin(folder, "aws")
 
 
 def engine_environment(aws: StandIn, plugin_folder: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """`base` (default: our own environment) with AWS being the stand-in, and the plug-in first on PATH."""
-    kept = {key: value for key, value in (os.environ if base is None else base).items() if key not in NOT_OURS}
-    path = os.pathsep.join([str(plugin_folder), kept.get("PATH", os.defpath)])
-    return {**kept, **aws.env, "PATH": path}
+    return on_path.environment(aws.env, plugin_folder, without=NOT_OURS, base=base)
 
 
 @pytest.fixture(scope="session")

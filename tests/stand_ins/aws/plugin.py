@@ -10,27 +10,24 @@ in KINDS, and outputs beyond what AWS's answer names: those are None after `up`,
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import secrets
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 from botocore.exceptions import BotoCoreError, ClientError
-from google.protobuf import any_pb2, json_format, struct_pb2  # type: ignore[import-untyped]
+from google.protobuf import any_pb2  # type: ignore[import-untyped]
 from google.protobuf.empty_pb2 import Empty  # type: ignore[import-untyped]
-from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+from pulumi.runtime.proto import provider_pb2
 from pulumi.runtime.rpc import UNKNOWN
 
-from tests.stand_ins.aws import kinds_iam, kinds_machines, kinds_network, kinds_security, kinds_storage, schema
+from tests.stand_ins import schema
+from tests.stand_ins.aws import kinds_iam, kinds_machines, kinds_network, kinds_security, kinds_storage
 from tests.stand_ins.aws.resources import Aws, Kind, Unserved, code, poll
+from tests.stand_ins.plugin import Plugin, Values, changed, check_failures, serve, struct, token_of, values
 
 KINDS: dict[str, Kind] = {
     **kinds_network.KINDS,
@@ -42,34 +39,26 @@ KINDS: dict[str, Kind] = {
 IN_USE = ("DependencyViolation", "DeleteConflict", "FileSystemInUse", "InvalidGroup.InUse")
 DELETIONS, BETWEEN_S = 10, 0.2
 FAILURES = (ClientError, BotoCoreError, Unserved, NotImplementedError, RuntimeError, TimeoutError, ValueError)
-Values = dict[str, Any]
 
 
-class Provider(provider_pb2_grpc.ResourceProviderServicer):
-    """One provider instance; the engine starts a process for each."""
+class Provider(Plugin[Kind]):
+    """AWS, by boto3."""
+
+    cloud, sdk, kinds = "AWS", "pulumi-aws", KINDS
 
     def __init__(self) -> None:
         self._region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
         self._default_tags: dict[str, str] = {}
 
-    def GetPluginInfo(self, request: Any, context: Any) -> Any:  # noqa: ARG002
-        return plugin_pb2.PluginInfo(version=importlib.metadata.version("pulumi-aws"))
-
-    def GetSchema(self, request: Any, context: Any) -> Any:  # noqa: ARG002
-        return provider_pb2.GetSchemaResponse(schema="{}")
-
     def CheckConfig(self, request: Any, context: Any) -> Any:  # noqa: ARG002
-        config = _values(request.news)
-        wrong = schema.provider_failures(config)
+        config = values(request.news)
+        wrong = _configuration_failures(config)
         if not (config.get("region") or self._region):
             wrong.append(("region", "Missing region configuration"))
-        return provider_pb2.CheckResponse(inputs=request.news, failures=_failures(wrong))
-
-    def DiffConfig(self, request: Any, context: Any) -> Any:  # noqa: ARG002
-        return provider_pb2.DiffResponse()
+        return provider_pb2.CheckResponse(inputs=request.news, failures=check_failures(wrong))
 
     def Configure(self, request: Any, context: Any) -> Any:  # noqa: ARG002
-        config = _values(request.args)
+        config = values(request.args)
         self._region = config.get("region") or self._region
         default = config.get("defaultTags") or {}
         default = json.loads(default) if isinstance(default, str) else default
@@ -78,16 +67,10 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             acceptSecrets=False, supportsPreview=True, acceptResources=False, acceptOutputs=False
         )
 
-    def Invoke(self, request: Any, context: Any) -> Any:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the stand-in for AWS serves no functions: {request.tok}")
-
-    def Cancel(self, request: Any, context: Any) -> Any:  # noqa: ARG002
-        return Empty()
-
     def Check(self, request: Any, context: Any) -> Any:
-        token = _token(request.urn)
-        kind = self._kind(token, context)
-        inputs, olds = _values(request.news), _values(request.olds)
+        token = token_of(request.urn)
+        kind = self.kind(token, context)
+        inputs, olds = values(request.news), values(request.olds)
         if kind.auto_name is not None and not inputs.get(kind.auto_name):
             name = kind.auto_name
             prefix = inputs.get(f"{name}Prefix")
@@ -95,29 +78,29 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             inputs[name] = olds.get(name) if name in (olds.get("__defaults") or []) else made
             inputs["__defaults"] = [name]
         wrong = schema.failures(token, inputs)
-        return provider_pb2.CheckResponse(inputs=_struct(inputs), failures=_failures(wrong))
+        return provider_pb2.CheckResponse(inputs=struct(inputs), failures=check_failures(wrong))
 
     def Diff(self, request: Any, context: Any) -> Any:
-        kind = self._kind(_token(request.urn), context)
-        olds, news, state = _values(request.old_inputs), _values(request.news), _values(request.olds)
-        changed = [key for key in {*olds, *news} if not key.startswith("__") and olds.get(key) != news.get(key)]
-        if kind.tag is not None and "tags" not in changed and self._tags(news) != (state.get("tagsAll") or {}):
-            changed.append("tags")  # someone else changed them, or the default tags are others
-        replaces = [key for key in changed if key in kind.replace or key == "region"]
+        kind = self.kind(token_of(request.urn), context)
+        olds, news, state = values(request.old_inputs), values(request.news), values(request.olds)
+        differing = changed(olds, news)
+        if kind.tag is not None and "tags" not in differing and self._tags(news) != (state.get("tagsAll") or {}):
+            differing.add("tags")  # someone else changed them, or the default tags are others
+        replaces = [key for key in differing if key in kind.replace or key == "region"]
         same_name = kind.auto_name is not None and olds.get(kind.auto_name) == news.get(kind.auto_name)
         answer = provider_pb2.DiffResponse
         return answer(
-            changes=answer.DIFF_SOME if changed else answer.DIFF_NONE,
-            diffs=sorted(changed),
+            changes=answer.DIFF_SOME if differing else answer.DIFF_NONE,
+            diffs=sorted(differing),
             replaces=sorted(replaces),
             deleteBeforeReplace=bool(replaces) and same_name and not news.get("__defaults"),
         )
 
     def Create(self, request: Any, context: Any) -> Any:
-        token, inputs = _token(request.urn), _values(request.properties)
-        kind = self._kind(token, context)
+        token, inputs = token_of(request.urn), values(request.properties)
+        kind = self.kind(token, context)
         if request.preview:
-            return provider_pb2.CreateResponse(properties=_struct(self._previewed(token, inputs)))
+            return provider_pb2.CreateResponse(properties=struct(self._previewed(token, inputs)))
         aws = Aws(inputs.get("region") or self._region)
         tags = self._tags(inputs) if kind.tag is not None else {}
         done = _told(context, f"creating {token}", lambda: kind.create(aws, inputs, tags))
@@ -129,43 +112,43 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             _init_failed(context, done, self._state(aws, token, inputs, {}), inputs, _text(error))
         found = _told(context, f"reading {token}", lambda: kind.read(aws, done, inputs))
         state = self._state(aws, token, inputs, found or {})
-        return provider_pb2.CreateResponse(id=done, properties=_struct(state))
+        return provider_pb2.CreateResponse(id=done, properties=struct(state))
 
     def Read(self, request: Any, context: Any) -> Any:
-        token, state = _token(request.urn), _values(request.properties)
-        kind = self._kind(token, context)
+        token, state = token_of(request.urn), values(request.properties)
+        kind = self.kind(token, context)
         aws = Aws(state.get("region") or self._region)
         found = _told(context, f"reading {token} {request.id}", lambda: kind.read(aws, request.id, state))
         if found is None:
             return provider_pb2.ReadResponse(id="")
         now = self._state(aws, token, state, found)
-        return provider_pb2.ReadResponse(id=request.id, properties=_struct(now), inputs=request.inputs)
+        return provider_pb2.ReadResponse(id=request.id, properties=struct(now), inputs=request.inputs)
 
     def Update(self, request: Any, context: Any) -> Any:
-        token, news, olds = _token(request.urn), _values(request.news), _values(request.old_inputs)
-        state = _values(request.olds)
-        kind = self._kind(token, context)
+        token, news, olds = token_of(request.urn), values(request.news), values(request.old_inputs)
+        state = values(request.olds)
+        kind = self.kind(token, context)
         if request.preview:
-            return provider_pb2.UpdateResponse(properties=_struct({**state, **self._previewed(token, news, state)}))
+            return provider_pb2.UpdateResponse(properties=struct({**state, **self._previewed(token, news, state)}))
         aws = Aws(state.get("region") or self._region)
 
         def update() -> Values | None:
-            changed = [key for key in {*olds, *news} if not key.startswith("__") and olds.get(key) != news.get(key)]
-            others = set(changed) - {"tags"} - set(kind.state_only) - set(kind.updates)
+            differing = changed(olds, news)
+            others = differing - {"tags"} - set(kind.state_only) - set(kind.updates)
             if others:
                 raise Unserved(f"the stand-in can't change {', '.join(sorted(others))} of a {token} in place")
-            for change in dict.fromkeys(kind.updates[key] for key in changed if key in kind.updates):
+            for change in dict.fromkeys(kind.updates[key] for key in sorted(differing) if key in kind.updates):
                 change(aws, request.id, olds, news)
             if kind.tag is not None:
                 kind.tag(aws, request.id, state.get("tagsAll") or {}, self._tags(news))
             return kind.read(aws, request.id, {**state, **news})
 
         found = _told(context, f"updating {token} {request.id}", update)
-        return provider_pb2.UpdateResponse(properties=_struct(self._state(aws, token, news, found or {})))
+        return provider_pb2.UpdateResponse(properties=struct(self._state(aws, token, news, found or {})))
 
     def Delete(self, request: Any, context: Any) -> Any:
-        token, state = _token(request.urn), _values(request.properties)
-        kind = self._kind(token, context)
+        token, state = token_of(request.urn), values(request.properties)
+        kind = self.kind(token, context)
         aws = Aws(state.get("region") or self._region)
 
         def delete() -> None:
@@ -183,13 +166,6 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         return Empty()
 
     # -- values -----------------------------------------------------------------------------------------------------
-
-    def _kind(self, token: str, context: Any) -> Kind:
-        kind = KINDS.get(token)
-        if kind is None:
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the stand-in for AWS doesn't serve {token}")
-        assert kind is not None
-        return kind
 
     def _tags(self, inputs: Values) -> dict[str, str]:
         own = inputs.get("tags") or {}
@@ -215,11 +191,15 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
         return state
 
 
-# -- helpers ----------------------------------------------------------------------------------------------------------
+def _configuration_failures(config: Values) -> list[tuple[str, str]]:
+    """(property, reason) of each wrong key in the provider's own configuration."""
+    if config.keys() <= {"region", "defaultTags", "version", *schema.INTERNAL}:
+        return []  # without the second that the import takes
+    from pulumi._types import input_type_types
+    from pulumi_aws.provider import ProviderArgs
 
-
-def _token(urn: str) -> str:
-    return urn.split("::")[2].split("$")[-1]
+    known = {*input_type_types(ProviderArgs), "version", "pluginDownloadURL", *schema.INTERNAL}
+    return [(key, f"the provider has no option {key!r}") for key in config if key not in known]
 
 
 def _name(urn: str, prefix: str | None, seed: bytes, kind: Kind) -> str:
@@ -229,29 +209,6 @@ def _name(urn: str, prefix: str | None, seed: bytes, kind: Kind) -> str:
     if kind.auto_name == "bucket":
         base = base.lower()
     return base[: kind.longest_name - len(digits)] + digits
-
-
-def _values(struct: Any) -> Values:
-    return {key: _whole(value) for key, value in json_format.MessageToDict(struct).items()} if struct else {}
-
-
-def _whole(value: Any) -> Any:
-    """A Struct has only floats; AWS and the SDK's types know whole numbers."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_whole(each) for each in value]
-    return {key: _whole(each) for key, each in value.items()} if isinstance(value, dict) else value
-
-
-def _struct(values: Values) -> Any:
-    struct = struct_pb2.Struct()
-    struct.update(values)
-    return struct
-
-
-def _failures(wrong: list[tuple[str, str]]) -> list[Any]:
-    return [provider_pb2.CheckFailure(property=where, reason=reason) for where, reason in wrong]
 
 
 def _text(error: Exception) -> str:
@@ -271,7 +228,7 @@ def _told(context: Any, doing: str, work: Callable[[], Any]) -> Any:
 def _init_failed(context: Any, done: str, state: Values, inputs: Values, reason: str) -> None:
     """Created, but not as it should be: the engine keeps the resource in its state."""
     detail = provider_pb2.ErrorResourceInitFailed(
-        id=done, properties=_struct(state), inputs=_struct(inputs), reasons=[reason]
+        id=done, properties=struct(state), inputs=struct(inputs), reasons=[reason]
     )
     packed = any_pb2.Any(
         type_url="type.googleapis.com/pulumirpc.ErrorResourceInitFailed", value=detail.SerializeToString()
@@ -284,22 +241,5 @@ def _init_failed(context: Any, done: str, state: Values, inputs: Values, reason:
     context.abort(grpc.StatusCode.UNKNOWN, reason)
 
 
-def serve() -> None:
-    """Serve until the engine interrupts us or is gone."""
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
-    engine = os.getppid()
-    server = grpc.server(ThreadPoolExecutor(max_workers=16))
-    provider_pb2_grpc.add_ResourceProviderServicer_to_server(Provider(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    print(port, flush=True)
-    while not ended.wait(timeout=0.5) and os.getppid() == engine:
-        pass
-    sys.stdout.flush()
-    os._exit(0)  # a call that hangs in the stand-in must not keep us
-
-
 if __name__ == "__main__":
-    serve()
+    serve(Provider())

@@ -6,17 +6,14 @@ A test module has them by `from tests.stand_ins.gcp.fixtures import gcp, gcp_key
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.stand_ins.gcp.client import ROOT, Key, StandIn
+from tests.stand_ins import on_path
+from tests.stand_ins.gcp.client import Key, StandIn
 
-PLUGIN = "pulumi-resource-gcp"
 NOT_OURS = (
     "GOOGLE_CREDENTIALS",
     "GOOGLE_OAUTH_ACCESS_TOKEN",
@@ -28,26 +25,12 @@ NOT_OURS = (
 
 def write_plugin(folder: Path) -> Path:
     """Make the executable that the engine finds on PATH; returns the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    script = folder / PLUGIN
-    script.write_text(
-        "#!/bin/sh\n"
-        f"export PYTHONPATH={shlex.quote(str(ROOT))}\n"
-        f'exec {shlex.quote(sys.executable)} -P -u -m tests.stand_ins.gcp.plugin "$@"\n'
-    )
-    script.chmod(0o755)
-    return folder
+    return on_path.write_plugin(folder, "gcp")
 
 
 def engine_environment(gcp: StandIn, plugin_folder: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`base` (default: our own environment) with GCP being the stand-in, and the plug-in first on PATH.
-
-    Byte code is kept beside the plug-in: pulumi_gcp takes seconds to compile, at each of the engine's commands anew.
-    """
-    kept = {key: value for key, value in (os.environ if base is None else base).items() if key not in NOT_OURS}
-    path = os.pathsep.join([str(plugin_folder), kept.get("PATH", os.defpath)])
-    kept.pop("PYTHONDONTWRITEBYTECODE", None)
-    return {**kept, **gcp.env, "PATH": path, "PYTHONPYCACHEPREFIX": str(plugin_folder / "byte code")}
+    """`base` (default: our own environment) with GCP being the stand-in, and the plug-in first on PATH."""
+    return on_path.environment(gcp.env, plugin_folder, without=NOT_OURS, base=base)
 
 
 @pytest.fixture(scope="session")

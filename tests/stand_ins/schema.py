@@ -1,8 +1,8 @@
-"""What a resource's inputs may be, read from pulumi_aws's own typed argument classes.
+"""What a resource's inputs may be, read from the typed argument classes of the SDK itself: pulumi_aws, pulumi_gcp.
 
 Rejects: an unknown argument at any depth, a missing required one, a value of the wrong type. Stricter than the real
 provider where that converts ("22" for a number, True for a string). Can't: enumerations, formats and arguments that
-exclude one another, which the real provider checks in its own code; AWS's answer to the call is what's left for those.
+exclude one another, which the real provider checks in its own code; the cloud's answer to the call is what's left.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import collections.abc
 import enum
 import functools
 import importlib
+import importlib.util
 import inspect
 import json
 import os
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ from pulumi.runtime.rpc import UNKNOWN
 
 INTERNAL = ("__internal", "__defaults")
 # A folder for what was read, because the SDK's classes take seconds to import and a plug-in lives for seconds.
-CACHE = "TRAINSTACK_AWS_SCHEMAS"
+CACHE = "TRAINSTACK_TEST_SCHEMAS"
 Spec = dict[str, Any]
 """{"is": "str" | "bool" | "int" | "float" | "any"}, {"list": spec}, {"map": spec}, {"one of": [spec]} or
 {"object": {name: spec}, "required": [name]}."""
@@ -62,15 +64,20 @@ def of(token: str) -> Schema:
     return schema
 
 
-def provider_failures(config: dict[str, Any]) -> list[tuple[str, str]]:
-    """(property, reason) of each wrong key in the provider's own configuration."""
-    if config.keys() <= {"region", "defaultTags", "version", *INTERNAL}:
-        return []  # without the second that the import takes
-    from pulumi._types import input_type_types
-    from pulumi_aws.provider import ProviderArgs
+def import_alone(sdk: str, package: str) -> None:
+    """Let modules of a package of "pulumi_gcp" be imported one by one: it imports hundreds, which takes seconds.
 
-    known = {*input_type_types(ProviderArgs), "version", "pluginDownloadURL", *INTERNAL}
-    return [(key, f"the provider has no option {key!r}") for key in config if key not in known]
+    Only for a process of our own: nothing else in it sees the package whole from now on.
+    """
+    importlib.import_module(sdk)
+    name = f"{sdk}.{package}"
+    root = importlib.util.find_spec(sdk)
+    assert root is not None
+    assert root.submodule_search_locations is not None
+    bare = types.ModuleType(name)
+    bare.__path__ = [str(Path(root.submodule_search_locations[0]) / package)]
+    bare.__package__ = name
+    sys.modules[name] = bare
 
 
 def failures(token: str, inputs: dict[str, Any]) -> list[tuple[str, str]]:
@@ -139,16 +146,17 @@ def _is(kind: str, value: Any) -> bool:
 
 
 def _from_sdk(token: str) -> Schema:
-    found = re.fullmatch(r"aws:(\w+)/(\w+):(\w+)", token)
+    found = re.fullmatch(r"(aws|gcp):(\w+)/(\w+):(\w+)", token)
     if found is None:
-        raise LookupError(f"not a resource type of pulumi_aws: {token}")
-    package, module, name = found.groups()
-    snake = re.sub(r"(?<!^)(?=[A-Z])", "_", module).lower()
+        raise LookupError(f"not a resource type of an SDK: {token}")
+    sdk, package, module, name = found.groups()
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", module).lower()
+    snake = snake.replace("bucket_iammember", "bucket_iam_member")
     try:
-        python = importlib.import_module(f"pulumi_aws.{package}.{snake}")
+        python = importlib.import_module(f"pulumi_{sdk}.{package}.{snake}")
         resource, arguments = getattr(python, name), getattr(python, f"{name}Args")
     except (ImportError, AttributeError) as error:
-        raise LookupError(f"pulumi_aws has no {token}") from error
+        raise LookupError(f"pulumi_{sdk} has no {token}") from error
     outputs = {
         getattr(value.fget, "_pulumi_name", key) for key, value in vars(resource).items() if isinstance(value, property)
     }
