@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ import pytest
 
 from infra.destroy import release_lock
 from infra.providers.base import Deployment
+from tests.bootstrap.servers import wait_until
 from tests.infra.aws.asking import ec2, existing, listed
 from tests.infra.checkouts import Checkout
 from tests.stand_ins.aws.client import StandIn
@@ -78,10 +78,11 @@ class Stack(Checkout):
 
 def _await_end_of_session(leader: int) -> None:
     """The engine's plug-ins end when they see that it is gone; until then they would go on with their work."""
-    end = time.monotonic() + 30
-    while any(_session(path) == leader for path in Path("/proc").iterdir() if path.name.isdigit()):
-        assert time.monotonic() < end, "a plug-in of the killed engine lives on"
-        time.sleep(0.05)
+    wait_until(
+        lambda: all(_session(path) != leader for path in Path("/proc").iterdir() if path.name.isdigit()),
+        "the end of the killed engine's plug-ins",
+        within_s=30,
+    )
 
 
 def _session(process: Path) -> int | None:
