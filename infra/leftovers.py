@@ -31,19 +31,29 @@ def find(root: Path, stack: str) -> list[Leftover]:
 
 
 def _found(deployment: Deployment) -> list[tuple[Provider, Leftover]]:
-    """Every provider that may have something is asked."""
+    """All of it; raises what a provider said that can't tell."""
+    found, refused = _asked(deployment)
+    if refused:
+        raise refused[0]
+    return found
+
+
+def _asked(deployment: Deployment) -> tuple[list[tuple[Provider, Leftover]], list[ProviderError]]:
+    """What is there of every provider that may have something, and what those said that can't tell."""
     found: list[tuple[Provider, Leftover]] = []
+    refused: list[ProviderError] = []
     named = _named(deployment)
     for name in named or sorted(providers.MODULES):
         provider = providers.load(name)
         try:
             found += [(provider, each) for each in provider.leftovers(deployment)]
-        except AccessError as error:
-            if named or name == provider_of(deployment.gang_folder):
-                raise
-            # Neither a stack file nor a record of machines says that this provider was used at all.
-            print(f"note: {name} could not be asked: {error}", file=sys.stderr)
-    return found
+        except ProviderError as error:
+            if not isinstance(error, AccessError) or named or name == provider_of(deployment.gang_folder):
+                refused.append(error)
+            else:
+                # Neither a stack file nor a record of machines says that this provider was used at all.
+                print(f"note: {name} could not be asked: {error}", file=sys.stderr)
+    return found, refused
 
 
 def table(found: list[Leftover]) -> str:
@@ -95,12 +105,18 @@ def sweep_all(root: Path, stack: str) -> None:
 
 
 def end_machines(root: Path, stack: str) -> list[str]:
-    """End this checkout's machines of `stack`, before all else; what could not be ended, a sentence each."""
+    """End this checkout's machines of `stack`, before all else; what could not be ended, a sentence each.
+
+    One provider that can't tell doesn't keep another's machines alive. Raises what it said where there are no others.
+    """
     deployment = Deployment(root=root, stack=checked_stack_name(stack))
-    machines = [(whose, each) for whose, each in _found(deployment) if each.is_machine and each.is_ours]
+    found, refused = _asked(deployment)
+    if refused and not found:
+        raise refused[0]
+    machines = [(whose, each) for whose, each in found if each.is_machine and each.is_ours]
     if machines:
         print(f"stack {stack}: ending {len(machines)} machine(s)", flush=True)
-    return _remove(deployment, machines)[1]
+    return [*map(str, refused), *_remove(deployment, machines)[1]]
 
 
 def _sweep(deployment: Deployment, wanted: Callable[[Leftover], bool]) -> None:
@@ -108,8 +124,11 @@ def _sweep(deployment: Deployment, wanted: Callable[[Leftover], bool]) -> None:
     stack = deployment.stack
     removed, problems = 0, list[str]()
     for _ in range(_SWEEPS):
-        ended, problems = _remove(deployment, [(whose, each) for whose, each in _found(deployment) if wanted(each)])
+        found, refused = _asked(deployment)
+        ended, problems = _remove(deployment, [(whose, each) for whose, each in found if wanted(each)])
         removed += ended
+        if refused:
+            raise refused[0]
         left = [each for _, each in _found(deployment) if wanted(each)]
         if not left:
             print(

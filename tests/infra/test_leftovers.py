@@ -231,6 +231,19 @@ def test_without_credentials_a_named_provider_is_an_error(
         leftovers.check(root, "s")
 
 
+def test_a_provider_that_can_not_tell_does_not_keep_anothers_machines(
+    root: Path, two: tuple[FakeProvider, FakeProvider]
+) -> None:
+    two[0].refuses = AccessError("no credentials")
+    stack_file(root, {"provider": "other"})
+    record(root, provider="one")
+    two[1].things.append(instance("i-late"))
+    assert leftovers.end_machines(root, "s") == ["no credentials"]
+    assert sorted(two[1].removed) == ["i-late", "i-other"]
+    with pytest.raises(AccessError, match="no credentials"):
+        leftovers.sweep(root, "s")
+
+
 # make destroy
 
 
