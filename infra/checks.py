@@ -18,6 +18,8 @@ _TOLD_IDS = 4
 def limits(spec: ClusterSpec, machine: MachineType | None, *, most_nodes: int, provider: str) -> list[str]:
     """What is wrong in the stack file whatever the cloud; each begins with its key."""
     found = []
+    if six := [network for network in spec.ssh_from or () if ":" in network]:
+        found.append(f"ssh_from has {', '.join(six)}, and the cluster's network has IPv4 only: write IPv4 networks")
     if spec.nodes > most_nodes:
         found.append(f"nodes is {spec.nodes}: a gang on {provider} has at most {most_nodes}")
     if spec.reservation is not None and spec.market != "on-demand":

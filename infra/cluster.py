@@ -75,6 +75,8 @@ class Price:
     usd_per_hour: float | None
     source: str
     as_of: datetime
+    usd_per_hour_after_guard: float | None = 0.0
+    """What of it goes on when the guard has ended the nodes, until `make destroy`: addresses, NAT, storage."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)

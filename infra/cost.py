@@ -26,6 +26,8 @@ class Line:
     """None: unknown, and so is then the whole."""
     source: str
     as_of: datetime
+    outlives_guard: bool = False
+    """Whether it bills on when the guard has ended the machines, until `make destroy`."""
     per_use: str = ""
     """What comes on top by use, and isn't in the sum: "and $0.045 per GB through it"."""
 
@@ -37,13 +39,18 @@ def total_usd(price: Price, *, seconds: float) -> float | None:
 def total(lines: Iterable[Line]) -> Price:
     """The sum; unknown if one line is. Source and date: of an unknown or the dearest line (the estimate has all)."""
     lines = list(lines)
-    known = [line.usd_per_hour for line in lines if line.usd_per_hour is not None]
     first = max(lines, key=lambda line: math.inf if line.usd_per_hour is None else line.usd_per_hour)
     return Price(
-        usd_per_hour=sum(known) if len(known) == len(lines) else None,
+        usd_per_hour=_sum(lines),
         source=first.source if len(lines) == 1 else f"{first.source}, and {len(lines) - 1} smaller one(s)",
         as_of=first.as_of,
+        usd_per_hour_after_guard=_sum([line for line in lines if line.outlives_guard]),
     )
+
+
+def _sum(lines: list[Line]) -> float | None:
+    known = [line.usd_per_hour for line in lines if line.usd_per_hour is not None]
+    return sum(known) if len(known) == len(lines) else None
 
 
 def dollars(amount: float | None) -> str:
@@ -51,20 +58,27 @@ def dollars(amount: float | None) -> str:
 
 
 def estimate(spec: ClusterSpec, lines: Iterable[Line]) -> str:
-    """For `pulumi preview`: each thing that bills with source and age, then per hour and at most, until the guard."""
+    """For `pulumi preview`: per hour, at most until the guard, and after it; then each thing with source and age."""
     lines = list(lines)
     price = total(lines)
     most = total_usd(price, seconds=spec.max_lifetime_s)
     told = [
         f"  {_small(line.usd_per_hour):>9} per hour  {line.what} ({line.source}, as of {line.as_of:%Y-%m-%d})"
         + (f"; {line.per_use}" if line.per_use else "")
+        + ("; until `make destroy`" if line.outlives_guard else "")
         for line in lines
     ]
     whole = (
         f"estimated cost: {dollars(price.usd_per_hour)} per hour, at most {dollars(most)} until the guard ends "
-        f"the nodes {spec.max_lifetime_s / 3600:g} h after creation"
+        f"the nodes {spec.max_lifetime_s / 3600:g} h after creation{after_guard(price)}"
     )
     return "\n".join([whole, *told])
+
+
+def after_guard(price: Price) -> str:
+    """For the end of a sentence about the guard: what it doesn't end, "" when that is nothing."""
+    after = price.usd_per_hour_after_guard
+    return "" if after == 0 else f", and {_small(after)} per hour after that, until `make destroy`"
 
 
 def _small(amount: float | None) -> str:
@@ -90,11 +104,12 @@ def refuse_above_cap(spec: ClusterSpec, price: Price, *, file: str) -> None:
 
 
 def receipt(cluster: Cluster, *, ended_at: datetime) -> str:
-    """One line after the end: seconds, rate, total, source. Never counts time after the guard ended the nodes."""
-    end = min(ended_at, cluster.expires_at)
-    seconds = max(0.0, (end - cluster.created_at).total_seconds())
-    return (
-        f"receipt: stack {cluster.stack}, {len(cluster.nodes)} node(s) for {seconds:.0f} s at "
-        f"{dollars(cluster.price.usd_per_hour)} per hour = {dollars(total_usd(cluster.price, seconds=seconds))} "
-        f"({cluster.price.source}, as of {cluster.price.as_of:%Y-%m-%d})"
-    )
+    """One line after the end: seconds, rate, total, source. After the guard's end only what it leaves is counted."""
+    price, lifetime = cluster.price, max(0.0, (min(ended_at, cluster.expires_at) - cluster.created_at).total_seconds())
+    after = max(0.0, (ended_at - cluster.expires_at).total_seconds())
+    usd, rest = total_usd(price, seconds=lifetime), price.usd_per_hour_after_guard
+    told = f"{len(cluster.nodes)} node(s) for {lifetime:.0f} s at {dollars(price.usd_per_hour)} per hour"
+    if after and rest != 0:
+        told += f", and what the guard doesn't end for {after:.0f} s at {_small(rest)}"
+        usd = None if usd is None or rest is None else usd + rest * after / 3600
+    return f"receipt: stack {cluster.stack}, {told} = {dollars(usd)} ({price.source}, as of {price.as_of:%Y-%m-%d})"

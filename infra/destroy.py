@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from infra import leftovers, receipt
-from infra.errors import ContractError, EngineError, InfraError, SpecError
+from infra.errors import AccessError, ContractError, EngineError, InfraError, ProviderError, SpecError
 from infra.providers.base import Deployment
 from infra.pulumi_engine import environment, find_pulumi
 from infra.stack import current_stack, project_root, read_cluster
@@ -40,12 +40,19 @@ def destroy(root: Path, stack: str) -> None:
     except ContractError:
         cluster = None  # never up, or half of it: there is still something to look for
     refuse_beside_an_engine(root, stack)
+    _await_plug_ins(root, stack)
     # Machines first: the engine would end them after the addresses and gateways that hang on them.
-    for problem in leftovers.end_machines(root, stack):
+    try:
+        problems = leftovers.end_machines(root, stack)
+    except AccessError:
+        raise  # the engine could do nothing either
+    except ProviderError as error:
+        problems = [str(error)]
+    for problem in problems:
         print(problem, file=sys.stderr)  # it is tried again below
     failure = _destroy_by_engine(root, stack)
     # The sweep comes also, and above all, when the engine failed.
-    leftovers.sweep(root, stack)
+    others = leftovers.sweep(root, stack)
     shutil.rmtree(Deployment(root=root, stack=stack).gang_folder, ignore_errors=True)  # the record of what has ended
     if failure is not None:
         # What a killed `up` had made without the state's knowing stood in the engine's way, and is gone now.
@@ -57,6 +64,8 @@ def destroy(root: Path, stack: str) -> None:
             f"nothing was destroyed: there is no stack {stack}, neither in Pulumi's state nor in "
             f"{Deployment(root=root, stack=stack).stack_file}: name it with --stack (make destroy STACK=…)"
         )
+    if others is not None:
+        raise others
     print(receipt.text(cluster) if cluster else f"stack {stack}: nothing was up, nothing was charged")
 
 
@@ -108,6 +117,35 @@ def release_lock(root: Path, stack: str) -> None:
         if done.returncode != 0:
             raise EngineError(f"stack {stack}: its stale lock {path} could not be released: {_last_line(done)}")
         return
+
+
+def _await_plug_ins(root: Path, stack: str) -> None:
+    """What a killed engine had begun goes on in its plug-in until that sees its end: it may still make a machine."""
+    deadline = time.monotonic() + _ENDING_S * 3
+    while left := _orphans(root):
+        if time.monotonic() >= deadline:
+            raise EngineError(
+                f"stack {stack}: process {left[0]} of a killed `pulumi` is still at work and may make machines: end "
+                "it, then run `make destroy` again"
+            )
+        time.sleep(0.1)
+
+
+def _orphans(root: Path) -> list[int]:
+    """Process ids of this checkout's dynamic provider whose engine is gone; Linux alone tells."""
+    program = "infra/pulumi_engine/dynamic_provider.py"
+    programs = {os.fsencode(place / program) for place in (root, root.resolve())}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if programs.isdisjoint((folder / "cmdline").read_bytes().split(b"\0")):
+                continue
+            parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        except (OSError, IndexError):
+            continue  # it has just ended
+        if not _is_engine(parent):
+            found.append(int(folder.name))
+    return found
 
 
 def _locks(root: Path, stack: str) -> list[tuple[Path, dict[str, Any]]]:

@@ -15,7 +15,7 @@ Knows no cloud: that is `Machines`, which each provider implements over its API.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -119,6 +119,8 @@ class Gang:
     clock: Callable[[], float] = time.monotonic
     _told: set[str] = field(default_factory=set, init=False, repr=False)
     """Ids that `launch` has told."""
+    _unanswered: list[BaseException] = field(default_factory=list, init=False, repr=False)
+    """Errors of calls that may have made a machine, which is seen later then."""
 
     def raise_in_one_of(self, zones: Sequence[str]) -> list[Machine]:
         """All machines, running, in rank order, in the first zone that has them all.
@@ -139,8 +141,8 @@ class Gang:
                 refusals.append(f"{zone}: {error}")
                 kinds.add(type(error))
                 self.report(f"{len(self.names)} × {self.what} can't be had in {zone}, nothing is kept of it: {error}")
-            except ProviderError as error:
-                self._end_all(error)
+            except Exception as error:
+                self._end_all(error if isinstance(error, ProviderError) else ProviderError(str(error)))
                 raise
         kind = UnsupportedError if kinds == {UnsupportedError} else CapacityError
         raise kind(
@@ -171,6 +173,15 @@ class Gang:
             self.record.confirm(name)
         return [running[name] for name in self.names]
 
+    def mend(self, zone: str) -> list[Machine]:
+        """`complete` for a gang that runs: what fails leaves nothing new behind, and what lived lives on."""
+        kept = {machine.id for machine in self.machines.find() if machine.lives}
+        try:
+            return self.complete(zone)
+        except Exception as error:
+            self._end_all(error if isinstance(error, ProviderError) else ProviderError(str(error)), kept=kept)
+            raise
+
     def end_all(self) -> None:
         """Nothing of the gang is left, nor of a call whose answer never came. Raises ProviderError with what is."""
         self._end_what_shows(enough=_LOOKS_AFTER_NO_ANSWER if self.record.is_open else _LOOKS_AT_NOTHING)
@@ -196,6 +207,7 @@ class Gang:
         errors = [error for future in futures if (error := future.exception()) is not None]
         self._told.update(future.result() for future in futures if future.exception() is None)
         if errors:
+            self._unanswered.extend(error for error in errors if not isinstance(error, _CLEAR))
             # A final reason (no quota, no rights) says more than the capacity that was missing beside it.
             raise min(errors, key=lambda error: isinstance(error, CapacityError | UnsupportedError))
         return {order.name: future.result() for order, future in zip(orders, futures, strict=True)}
@@ -243,25 +255,31 @@ class Gang:
             self.report(f"ending {len(strangers)} machine(s) of an earlier try")
             self.machines.end(strangers)
 
-    def _end_all(self, why: ProviderError) -> None:
-        """Nothing of a failed try stays. Raises what `why` is, with what still lives, when that can't be had."""
+    def _end_all(self, why: ProviderError, *, kept: Collection[str] = ()) -> None:
+        """Nothing of a failed try stays, but `kept`. Raises what `why` is, with what still lives, where that fails."""
+        is_clear = isinstance(why, _CLEAR) and not self._unanswered
         try:
-            self._end_what_shows(enough=_LOOKS_AT_NOTHING if isinstance(why, _CLEAR) else _LOOKS_AFTER_NO_ANSWER)
-            self.record.all_ended()
+            self._end_what_shows(enough=_LOOKS_AT_NOTHING if is_clear else _LOOKS_AFTER_NO_ANSWER, kept=kept)
+            self._unanswered.clear()
+            if kept:
+                for name in self.names:
+                    self.record.forget(name)
+            else:
+                self.record.all_ended()
         except ProviderError as error:
             raise type(why)(
                 f"{why}; and what was made for it could not be ended ({error}): run `make destroy` or "
                 "`fab leftovers --remove`, it may be billing"
             ) from None
 
-    def _end_what_shows(self, *, enough: int) -> None:
+    def _end_what_shows(self, *, enough: int, kept: Collection[str] = ()) -> None:
         """Until so many looks in a row saw nothing, and what `launch` told was seen: a new machine is seen late."""
         nothing = 0
         ids: list[str] = []
         for _ in range(_MOST_LOOKS):
             found = self.machines.find(sorted(self._told))
             self._told.difference_update(machine.id for machine in found)
-            ids = sorted(machine.id for machine in found if machine.bills)
+            ids = sorted(machine.id for machine in found if machine.bills and machine.id not in kept)
             self.machines.end(ids)
             nothing = 0 if ids else nothing + 1
             if nothing >= enough and not self._told:

@@ -11,6 +11,8 @@ import pulumi
 from infra import own_address
 from infra.cluster import VERSION, Cluster, Endpoint, Node, Price, SharedStorage
 from infra.dynamic import public_key
+from infra.errors import ProviderError
+from infra.gang_record import request_of
 from infra.gang_resource import Gang
 from infra.gpus import MachineType
 from infra.providers.base import Deployment
@@ -19,14 +21,29 @@ from infra.user_data import USER, WORK_DIR
 
 
 def ssh_from(spec: ClusterSpec) -> Sequence[str]:
-    """Whom SSH is open to. The default is found; the world only where somebody wrote it."""
-    return spec.ssh_from or (own_address.find(),)
+    """Whom SSH is open to, IPv4. The default is found; the world only where somebody wrote it. Raises ProviderError."""
+    if spec.ssh_from:
+        return spec.ssh_from
+    found = own_address.find()
+    if ":" in found:
+        raise ProviderError(
+            f"this machine is seen with {found}, and the cluster's network has IPv4 only: write the IPv4 network that "
+            "you will come from under ssh_from"
+        )
+    return (found,)
 
 
 def tell_ssh_from(networks: Sequence[str], shown_at: pulumi.Resource) -> None:
     pulumi.log.info(f"SSH to the head is open to {', '.join(networks)} and nobody else (key ssh_from)", shown_at)
     if any(each.endswith("/0") for each in networks):
         pulumi.log.warn("SSH to the head is open to the whole world, as ssh_from says", shown_at)
+
+
+def note_storage(deployment: Deployment) -> None:
+    """Have it on disk that shared storage is asked for, before it is."""
+    if not pulumi.runtime.is_dry_run():
+        deployment.storage_marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        deployment.storage_marker.touch()
 
 
 def gang(
@@ -41,6 +58,11 @@ def gang(
     opts: pulumi.ResourceOptions,
 ) -> Gang:
     """The resource. `wish` and `places` are the provider's own, `zones` in the order in which they are tried."""
+    if (made_with := request_of(deployment.gang_folder).get("lifetime_s", spec.max_lifetime_s)) != spec.max_lifetime_s:
+        pulumi.log.warn(
+            f"machines that run keep the lifetime they were made with, {made_with / 3600:g} h: the new max_lifetime, "
+            f"{spec.max_lifetime_s / 3600:g} h, is that of the next gang (`make destroy`, then `pulumi up`)"
+        )
     inputs = {
         "provider": spec.provider,
         "project": deployment.project,
@@ -51,7 +73,12 @@ def gang(
         "what": what,
         "lifetime_s": spec.max_lifetime_s,
         "public_key": public_key(deployment),
-        "price": {"usd_per_hour": price.usd_per_hour, "source": price.source, "as_of": price.as_of.isoformat()},
+        "price": {
+            "usd_per_hour": price.usd_per_hour,
+            "source": price.source,
+            "as_of": price.as_of.isoformat(),
+            "usd_per_hour_after_guard": price.usd_per_hour_after_guard,
+        },
         "wish": wish,
         "places": places,
     }
@@ -63,12 +90,12 @@ def cluster(
     deployment: Deployment,
     made: Gang,
     *,
-    region: str,
+    region: str | None,
     machine: MachineType,
     head_address: pulumi.Output[str],
     storage: pulumi.Output[dict[str, str]] | None,
 ) -> pulumi.Output[dict[str, object]]:
-    """`Cluster.to_json()`, once every node is there. `storage`: SharedStorage's fields."""
+    """`Cluster.to_json()`, once every node is there. `region`: None where zones are regions."""
     known = pulumi.Output.all(
         zone=made.zone,
         created_at=made.created_at,
@@ -82,7 +109,7 @@ def cluster(
 
 
 def _cluster(
-    spec: ClusterSpec, deployment: Deployment, region: str, machine: MachineType, known: Mapping[str, Any]
+    spec: ClusterSpec, deployment: Deployment, region: str | None, machine: MachineType, known: Mapping[str, Any]
 ) -> Cluster:
     price = known["price"]
     return Cluster(
@@ -90,13 +117,11 @@ def _cluster(
         project=deployment.project,
         stack=deployment.stack,
         provider=spec.provider,
-        region=region,
+        region=region or known["zone"],
         zone=known["zone"],
         created_at=datetime.fromisoformat(known["created_at"]),
         expires_at=datetime.fromisoformat(known["expires_at"]),
-        price=Price(
-            usd_per_hour=price["usd_per_hour"], source=price["source"], as_of=datetime.fromisoformat(price["as_of"])
-        ),
+        price=Price(**{**price, "as_of": datetime.fromisoformat(price["as_of"])}),
         shared_storage=None,
         storage=SharedStorage(**known["storage"]) if known["storage"] else None,
         nodes=tuple(

@@ -6,11 +6,12 @@ what the next `pulumi up` needs to get the very machine that was asked for, inst
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import shutil
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,13 @@ def _begun(provider: str, now: datetime) -> dict[str, Any]:
     }
 
 
+def ended(folder: Path) -> None:
+    """All machines have ended; which provider, zone and request it was stays, for the search for leftovers."""
+    with contextlib.suppress(ProviderError):  # unreadable: `make destroy` removes it
+        if folder.exists():
+            Record(folder, provider="", now=datetime.now(UTC)).all_ended()
+
+
 def remove(folder: Path) -> None:
     """The gang has ended. Whether the record can be read doesn't matter any more."""
     if folder.exists():
@@ -147,6 +155,15 @@ def provider_of(folder: Path) -> str | None:
     For the search for leftovers: the stack file may name another provider by now.
     """
     return _field(folder, "provider")
+
+
+def request_of(folder: Path) -> dict[str, Any]:
+    """What was asked for last, likewise; {} when that isn't known."""
+    try:
+        request = json.loads((folder / "gang.json").read_text(encoding="utf-8"))["request"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return request if isinstance(request, dict) else {}
 
 
 def zone_of(folder: Path) -> str | None:

@@ -138,8 +138,9 @@ class GangVerbs(ResourceProvider):
         alive = _alive(_olds)
         if not alive or datetime.now(UTC) >= datetime.fromisoformat(_olds["expires_at"]):
             replaces.append("machines")  # another zone may have them, and a new lifetime begins
-        dead = any(each["id"] not in alive for each in _olds["machines"])
-        changes = bool(replaces) or dead or len(_olds["machines"]) != int(_news["nodes"])
+        known = {each["id"] for each in _olds["machines"]}
+        # One that is missing is made anew; one that an `up` made and could not note down is taken in or ended.
+        changes = bool(replaces) or known != alive or len(_olds["machines"]) != int(_news["nodes"])
         return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
     @one_sentence
@@ -156,18 +157,31 @@ class GangVerbs(ResourceProvider):
         props = {**_news, "lifetime_s": _olds["lifetime_s"], "price": _news["price"]}
         record = _record(props, begun=datetime.fromisoformat(_olds["created_at"]))
         machinery = _machinery(props, pinned=_olds["pinned"], record=record)
-        wanted = set(machinery.names)
-        surplus = [each.id for each in machinery.machines.find() if each.lives and each.name not in wanted]
+        known_ids = {each["id"] for each in _olds["machines"]}
+        living = [each for each in machinery.machines.find() if each.lives]
+        taken = {each.name for each in living if each.id in known_ids}
+        # Beyond what is asked for, or a second one of a name, which an `up` made and could not note down.
+        surplus = [
+            each.id
+            for each in living
+            if each.name not in machinery.names or (each.id not in known_ids and each.name in taken)
+        ]
         machinery.machines.end(surplus)
-        machines = machinery.complete(_olds["zone"])
-        return UpdateResult(_outputs(props, machines, record, _olds["pinned"]))
+        machines = machinery.mend(_olds["zone"])
+        outputs = _outputs(props, machines, record, _olds["pinned"])
+        # Those that live on have the key that they were started with, even if its file was lost meanwhile.
+        known = {each["id"]: each["host_key"] for each in _olds["machines"]}
+        for each in outputs["machines"]:
+            each["host_key"] = known.get(each["id"], each["host_key"])
+        return UpdateResult(outputs)
 
     @one_sentence
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         machines = _machines(_props, _props["pinned"])
         ours = {machine.id for machine in machines.find() if machine.bills}
         machines.end(sorted(ours | {each["id"] for each in _props["machines"]}))
-        gang_record.remove(_deployment(_props).gang_folder)
+        # Where it was stays known until `make destroy` has looked there for what Pulumi never knew of.
+        gang_record.ended(_deployment(_props).gang_folder)
 
 
 def _goes_on(record: Record, props: Mapping[str, Any], request: Mapping[str, Any], now: datetime) -> bool:

@@ -39,7 +39,8 @@ Type = TypeVar("Type", bound=MachineType)
 def wanted(spec: ClusterSpec, types: Mapping[str, Type], *, provider: str, example: str) -> list[Type]:
     """The named one, or those with the GPUs asked for. Raises SpecError, its key in front; `example` is one's name."""
     if (spec.instance is None) == (spec.gpus is None):
-        raise SpecError(f"gpus or instance: write one of the two, as `gpus: H100:8` or `instance: {example}`")
+        given = "neither is there" if spec.gpus is None else "both are there"
+        raise SpecError(f"gpus or instance: {given}: write one of the two, as `gpus: H100:8` or `instance: {example}`")
     try:
         if spec.instance is not None:
             return [by_name(spec.instance, types, provider=provider)]

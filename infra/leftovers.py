@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 import shlex
@@ -17,7 +18,7 @@ from pathlib import Path
 from infra import providers
 from infra.errors import AccessError, EngineError, InfraError, LeftoversError, ProviderError
 from infra.gang_record import provider_of
-from infra.providers.base import Deployment, Leftover, Provider
+from infra.providers.base import Deployment, IncompleteError, Leftover, Provider
 from infra.spec import CONFIG_KEY, read_config
 from infra.stack import DEFAULT_STACK, checked_stack_name, current_stack, project_root
 
@@ -48,12 +49,20 @@ def _asked(deployment: Deployment) -> tuple[list[tuple[Provider, Leftover]], lis
         try:
             found += [(provider, each) for each in provider.leftovers(deployment)]
         except ProviderError as error:
+            if isinstance(error, IncompleteError):
+                found += [(provider, each) for each in error.found]
             if not isinstance(error, AccessError) or named or name == provider_of(deployment.gang_folder):
                 refused.append(error)
             else:
                 # Neither a stack file nor a record of machines says that this provider was used at all.
-                print(f"note: {name} could not be asked: {error}", file=sys.stderr)
+                _note(deployment, f"note: {name} could not be asked: {error}")
     return found, refused
+
+
+@functools.cache
+def _note(_whose: Deployment, line: str) -> None:
+    """Once a command, however often the providers are asked."""
+    print(line, file=sys.stderr)
 
 
 def table(found: list[Leftover]) -> str:
@@ -83,25 +92,28 @@ def check(root: Path, stack: str) -> None:
     )
 
 
-def sweep(root: Path, stack: str) -> None:
+def sweep(root: Path, stack: str) -> LeftoversError | None:
     """Remove everything of `stack` that this checkout made; raises LeftoversError while any of it is left.
 
-    What another checkout made under the same name (Leftover.is_ours) is told and left alone.
+    What another checkout made under the same name (Leftover.is_ours) is told and left alone; the error says so.
     """
     deployment = Deployment(root=root, stack=checked_stack_name(stack))
-    _sweep(deployment, lambda leftover: leftover.is_ours)
+    told = _sweep(deployment, lambda leftover: leftover.is_ours)
     if others := [each for _, each in _found(deployment) if not each.is_ours]:
+        print(f"stack {stack}: nothing of this checkout's is left{told}")
         print(table(others))
-        print(
-            f"note: {len(others)} thing(s) of a stack {stack} are another checkout's and were left alone; if they are "
-            f"yours and forgotten: {_removal(stack)}",
-            file=sys.stderr,
+        return LeftoversError(
+            f"{len(others)} thing(s) of a stack {stack} are another checkout's (or of this one before its .trainstack "
+            f"was lost), and were left alone; if they are yours: {_removal(stack)}"
         )
+    print(f"stack {stack}: nothing is left{told}")
+    return None
 
 
 def sweep_all(root: Path, stack: str) -> None:
     """Remove everything that bears the stack's name, whoever made it; raises LeftoversError while any of it is left."""
-    _sweep(Deployment(root=root, stack=checked_stack_name(stack)), lambda _leftover: True)
+    told = _sweep(Deployment(root=root, stack=checked_stack_name(stack)), lambda _leftover: True)
+    print(f"stack {stack}: nothing is left{told}")
 
 
 def end_machines(root: Path, stack: str) -> list[str]:
@@ -119,8 +131,8 @@ def end_machines(root: Path, stack: str) -> list[str]:
     return [*map(str, refused), *_remove(deployment, machines)[1]]
 
 
-def _sweep(deployment: Deployment, wanted: Callable[[Leftover], bool]) -> None:
-    """One failure doesn't hide the others."""
+def _sweep(deployment: Deployment, wanted: Callable[[Leftover], bool]) -> str:
+    """What to say of it, in parentheses. One failure doesn't hide the others."""
     stack = deployment.stack
     removed, problems = 0, list[str]()
     for _ in range(_SWEEPS):
@@ -131,10 +143,7 @@ def _sweep(deployment: Deployment, wanted: Callable[[Leftover], bool]) -> None:
             raise refused[0]
         left = [each for _, each in _found(deployment) if wanted(each)]
         if not left:
-            print(
-                f"stack {stack}: nothing is left" + (f" ({removed} thing(s) removed by the sweep)" if removed else "")
-            )
-            return
+            return f" ({removed} thing(s) removed by the sweep)" if removed else ""
     print(table(left))
     raise LeftoversError(
         f"stack {stack}: {len(left)} thing(s) could not be removed ({'; '.join(problems) or 'they came back'}): "

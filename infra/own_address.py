@@ -25,6 +25,6 @@ def find(services: Sequence[str] = SERVICES) -> str:
         except (OSError, ValueError, http.client.HTTPException) as error:
             said.append(f"{url}: {' '.join(str(error).split())}")
     raise ProviderError(
-        f"the address that this machine is seen with could not be found ({'; '.join(said)}): write it under "
-        'ssh_from, as in `ssh_from: ["203.0.113.7"]`'
+        f"the address that this machine is seen with could not be found ({'; '.join(said)}): write it into "
+        'the stack file, as in `ssh_from: ["203.0.113.7"]`'
     )

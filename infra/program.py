@@ -46,5 +46,5 @@ def _declare() -> None:
     pulumi.export(
         "summary",
         f"{spec.nodes} node(s) on {spec.provider}, {cost.dollars(price.usd_per_hour)} per hour, "
-        f"ended by the guard {spec.max_lifetime_s / 3600:g} h after creation",
+        f"ended by the guard {spec.max_lifetime_s / 3600:g} h after creation{cost.after_guard(price)}",
     )

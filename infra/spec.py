@@ -50,7 +50,8 @@ def _text(value: object) -> str:
 def _whole(value: object) -> int:
     """A whole number. `pulumi config set --path` writes numbers as they are, so text is refused."""
     if isinstance(value, bool) or not isinstance(value, int):
-        hint = ": write it without quotes" if isinstance(value, str) and value.strip().isdigit() else ""
+        is_quoted = isinstance(value, str) and value.strip().isdigit()
+        hint = ": write it without quotes" if is_quoted else ": write digits alone"
         raise _refuse(f"is {value!r}, not a whole number{hint}")
     return value
 
@@ -66,7 +67,7 @@ def _dollars(value: object) -> float:
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refuse(f"is {value!r}, not a number of US dollars per hour")
+        raise _refuse(f"is {value!r}, not a number of US dollars per hour: write it as 12.5")
     if not math.isfinite(value) or value < 0:
         raise _refuse(f"is {value!r}: take a finite number of US dollars per hour, 0 or more")
     return float(value)
@@ -259,7 +260,7 @@ def _sentence(error: ErrorDetails) -> str:
         case "less_than_equal":
             return f"{key} is {given!r}: take {context['le']} or fewer"
         case "model_type" | "model_attributes_type":
-            return f"{key} is {given!r}, not a mapping: write `kind: lustre` (and `size_gib: 1200`) indented under it"
+            return f"{key} is {given!r}, not a mapping: write `kind: nfs` (or lustre, or bucket) indented under it"
         case "trainstack":
             return f"{key} {error['msg']}"
         case _:

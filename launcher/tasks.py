@@ -28,7 +28,7 @@ _RUN = "run id, its beginning or its end (default: the newest run)"
     iterable=["set_"],
     help={
         "recipe": f"recipe file (default: {DEFAULT_RECIPE})",
-        "strategy": "ddp, fsdp or hsdp: overrides the recipe's",
+        "strategy": "ddp, fsdp, hsdp or deepspeed: overrides the recipe's",
         "set": "key=value: overrides a key of the recipe; may be repeated",
         "script": "your own torchrun-able script instead of our trainer; its arguments follow after --",
         "detach": "start, print the run id and return",

@@ -30,15 +30,15 @@ def per_month(provider: str, name: str, gib: float) -> float | None:
     return per_hour(provider, name, gib / HOURS_PER_MONTH)
 
 
-def monthly(provider: str, name: str, what: str, gib: int) -> Line:
-    return _line(provider, name, what, per_month(provider, name, gib))
+def monthly(provider: str, name: str, what: str, gib: int, *, outlives_guard: bool = False) -> Line:
+    return _line(provider, name, what, per_month(provider, name, gib), outlives_guard=outlives_guard)
 
 
-def hourly(provider: str, name: str, what: str, *, count: int = 1, use: str = "") -> Line:
+def hourly(provider: str, name: str, what: str, *, count: int = 1, use: str = "", outlives_guard: bool = True) -> Line:
     """`use`: what comes on top for each unit that goes through it."""
     on_top = prices.other(provider, use) if use else None
     told = f"and ${on_top.usd:g} per {on_top.unit} through it" if on_top else ""
-    return _line(provider, name, what, per_hour(provider, name, count), per_use=told)
+    return _line(provider, name, what, per_hour(provider, name, count), per_use=told, outlives_guard=outlives_guard)
 
 
 def by_use(provider: str, name: str, what: str) -> Line:
@@ -51,11 +51,22 @@ def by_use(provider: str, name: str, what: str) -> Line:
         source=price.source if price else "unknown",
         as_of=price.as_of if price else datetime.now(UTC),
         per_use=told,
+        outlives_guard=True,
     )
 
 
-def _line(provider: str, name: str, what: str, usd_per_hour: float | None, *, per_use: str = "") -> Line:
+def _line(
+    provider: str, name: str, what: str, usd_per_hour: float | None, *, per_use: str = "", outlives_guard: bool
+) -> Line:
     price = prices.other(provider, name)
     if price is None:
-        return Line(what=what, usd_per_hour=None, source=f"no price known for {name}", as_of=datetime.now(UTC))
-    return Line(what=what, usd_per_hour=usd_per_hour, source=price.source, as_of=price.as_of, per_use=per_use)
+        source, as_of = f"no price known for {name}", datetime.now(UTC)
+        return Line(what=what, usd_per_hour=None, source=source, as_of=as_of, outlives_guard=outlives_guard)
+    return Line(
+        what=what,
+        usd_per_hour=usd_per_hour,
+        source=price.source,
+        as_of=price.as_of,
+        per_use=per_use,
+        outlives_guard=outlives_guard,
+    )

@@ -1,4 +1,4 @@
-"""What a provider is: the contract of every module in this package, and the two values that cross it. No helpers here.
+"""What a provider is: the contract of every module in this package, and the values that cross it.
 
 A provider module has a `PROVIDER` with the four verbs (and `remove`). Adding one is one module, one line in the
 registry (infra/providers/__init__.py), one stack file and one stand-in for its tests.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from infra.errors import ProviderError
 
 if TYPE_CHECKING:  # Pulumi's import costs half a second, and `fab leftovers` needs none of it
     import pulumi
@@ -69,6 +72,11 @@ class Deployment:
         return self.root / ".trainstack" / "stacks" / self.stack
 
     @property
+    def storage_marker(self) -> Path:
+        """On disk before shared storage is asked for: from then on `leftovers` must be able to look for it."""
+        return self.key_folder / "storage"
+
+    @property
     def gang_folder(self) -> Path:
         """The record of machines that were asked for: infra/gang_record.py."""
         return self.key_folder / "gang"
@@ -89,6 +97,29 @@ class Leftover:
     """`make destroy` ends machines before all else: they are what costs."""
     is_ours: bool = True
     """False: another checkout made it under the same name (see Deployment.owner). `make destroy` leaves it alone."""
+
+
+class IncompleteError(ProviderError):
+    """Not everything could be asked. `found` is what could: machines in it can be ended all the same."""
+
+    def __init__(self, errors: Sequence[ProviderError], found: Sequence[Leftover]) -> None:
+        super().__init__("; ".join(dict.fromkeys(map(str, errors))))
+        self.exit_code = errors[0].exit_code
+        self.found = tuple(found)
+
+
+def all_of(questions: Iterable[Callable[[], Iterable[Leftover]]]) -> list[Leftover]:
+    """The answers to all, in order; IncompleteError with those that came when some couldn't be had."""
+    found: list[Leftover] = []
+    errors: list[ProviderError] = []
+    for question in questions:
+        try:
+            found += question()
+        except ProviderError as error:
+            errors.append(error)
+    if errors:
+        raise IncompleteError(errors, found)
+    return found
 
 
 class Provider(Protocol):
@@ -113,6 +144,7 @@ class Provider(Protocol):
         """All that exists with the deployment's identity, in whatever state, from the system itself and not from ours.
 
         In the order in which `remove` should get them. A malformed answer raises ProviderError: it isn't "nothing".
+        Where one of several questions fails, the others are asked too: IncompleteError.
         """
 
     def remove(self, leftover: Leftover, deployment: Deployment) -> None:

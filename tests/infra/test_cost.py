@@ -14,7 +14,13 @@ from infra.spec import ClusterSpec, parse
 from tests.infra.in_memory_cloud import NOW
 
 MACHINES = Line(what="2 × big-one", usd_per_hour=110.08, source="list price", as_of=NOW)
-ADDRESS = Line(what="1 address", usd_per_hour=0.005, source="price page", as_of=NOW - timedelta(days=90))
+ADDRESS = Line(
+    what="1 address",
+    usd_per_hour=0.005,
+    source="price page",
+    as_of=NOW - timedelta(days=90),
+    outlives_guard=True,
+)
 GATEWAY = Line(
     what="1 NAT gateway", usd_per_hour=0.045, source="price page", as_of=NOW, per_use="and $0.045 per GB through it"
 )
@@ -32,7 +38,9 @@ def test_the_sum_is_of_all_lines_and_names_the_dearest() -> None:
 
 
 def test_one_line_is_its_own_sum() -> None:
-    assert cost.total([ADDRESS]) == Price(usd_per_hour=0.005, source="price page", as_of=ADDRESS.as_of)
+    assert cost.total([ADDRESS]) == Price(
+        usd_per_hour=0.005, source="price page", as_of=ADDRESS.as_of, usd_per_hour_after_guard=0.005
+    )
 
 
 @pytest.mark.parametrize("lines", [[UNKNOWN], [UNKNOWN, MACHINES], [MACHINES, UNKNOWN]])
@@ -54,11 +62,12 @@ def test_nothing_is_zero_and_no_unknown() -> None:
 def test_the_estimate_has_the_whole_the_most_and_each_line_with_source_and_age() -> None:
     whole, *lines = cost.estimate(spec(), [MACHINES, ADDRESS, GATEWAY]).splitlines()
     assert whole == (
-        "estimated cost: $110.13 per hour, at most $220.26 until the guard ends the nodes 2 h after creation"
+        "estimated cost: $110.13 per hour, at most $220.26 until the guard ends the nodes 2 h after creation, "
+        "and $0.0050 per hour after that, until `make destroy`"
     )
     assert [line.strip() for line in lines] == [
         "$110.08 per hour  2 × big-one (list price, as of 2026-03-01)",
-        "$0.0050 per hour  1 address (price page, as of 2025-12-01)",
+        "$0.0050 per hour  1 address (price page, as of 2025-12-01); until `make destroy`",
         "$0.0450 per hour  1 NAT gateway (price page, as of 2026-03-01); and $0.045 per GB through it",
     ]
 

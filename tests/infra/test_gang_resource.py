@@ -2,123 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import json
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
 
-from infra import gang_resource, ssh_keys
+from infra import ssh_keys
 from infra.errors import CapacityError, ProviderError
-from infra.gang import Gang
-from infra.gang_resource import GangVerbs
+from infra.gang_record import Record, provider_of
 from infra.providers.base import Deployment
-from tests.infra.in_memory_cloud import Cloud, FakeProvider, Killed, failing_to_end, killed_at, refusing, register
+from tests.infra.gang_engine import Engine, checkout, cloud, engine, later, provider
+from tests.infra.in_memory_cloud import NOW, Cloud, FakeProvider, Killed, failing_to_end, killed_at, refusing
 
-
-class Clock(datetime):
-    """The wall clock of gang_resource."""
-
-    at = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-    @classmethod
-    def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
-        assert tz is UTC
-        return cls.at
-
-
-@pytest.fixture
-def cloud() -> Cloud:
-    return Cloud(room={"a": 8, "b": 8})
-
-
-@pytest.fixture
-def provider(cloud: Cloud) -> FakeProvider:
-    return FakeProvider(cloud=cloud)
-
-
-@pytest.fixture(autouse=True)
-def checkout(root: Path, cloud: Cloud, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """`root` is the checkout that runs, `provider` the one there is, and time is the cloud's."""
-    register(monkeypatch, fake=provider, other=FakeProvider(cloud=Cloud(room={"a": 8})))
-    monkeypatch.setattr(gang_resource, "project_root", lambda: root)
-    monkeypatch.setattr(gang_resource, "Machinery", functools.partial(Gang, sleep=cloud.sleep, clock=cloud.clock))
-    monkeypatch.setattr(gang_resource, "datetime", Clock)
-    monkeypatch.setattr(Clock, "at", datetime(2026, 3, 1, 12, tzinfo=UTC))
-    return Deployment(root=root, stack="s")
-
-
-def later(**time: float) -> datetime:
-    Clock.at += timedelta(**time)
-    return Clock.at
-
-
-def inputs(**changes: Any) -> dict[str, Any]:
-    return {
-        "provider": "fake",
-        "project": "trainstack",
-        "stack": "s",
-        "nodes": 2,
-        "zones": ["a", "b"],
-        "zones_are_asked_for": False,
-        "what": "big-one on demand",
-        "lifetime_s": 3600,
-        "public_key": "ssh-ed25519 AAAA",
-        "price": {"usd_per_hour": 5.0},
-        "wish": {"instance": "big-one"},
-        "places": {"a": {"subnet": "subnet-a"}, "b": {"subnet": "subnet-b"}},
-        **changes,
-    }
-
-
-class Engine:
-    """What Pulumi's engine does with the resource: the state is JSON, and an update or a replacement follows a diff."""
-
-    def __init__(self) -> None:
-        self.state: dict[str, Any] | None = None
-
-    def up(self, **changes: Any) -> dict[str, Any]:
-        news = inputs(**changes)
-        if self.state is not None:
-            diff = self.diff(**changes)
-            if diff.replaces:
-                assert diff.delete_before_replace
-                self.destroy()
-            elif diff.changes:
-                self.state = _stored(GangVerbs().update("s-gang", self.state, news).outs)
-        if self.state is None:
-            self.state = _stored(GangVerbs().create(news).outs)
-        return self.state
-
-    def diff(self, **changes: Any) -> Any:
-        return GangVerbs().diff("s-gang", copy.deepcopy(self.state or {}), inputs(**changes))
-
-    def refresh(self) -> None:
-        assert self.state is not None
-        read = GangVerbs().read("s-gang", self.state)
-        self.state = _stored(read.outs) if read.id else None
-
-    def destroy(self) -> None:
-        assert self.state is not None
-        GangVerbs().delete("s-gang", self.state)
-        self.state = None
-
-    @property
-    def ids(self) -> list[str]:
-        return [machine["id"] for machine in (self.state or {"machines": []})["machines"]]
-
-
-def _stored(outputs: dict[str, Any] | None) -> dict[str, Any]:
-    return dict(json.loads(json.dumps(outputs)))
-
-
-@pytest.fixture
-def engine() -> Engine:
-    return Engine()
+__all__ = ["checkout", "cloud", "engine", "provider"]
 
 
 def test_the_outputs_tell_where_until_when_and_which_machines(engine: Engine, checkout: Deployment) -> None:
@@ -357,7 +254,7 @@ def test_a_scale_up_without_capacity_leaves_the_two_that_work(engine: Engine, cl
     assert [machine.id for machine in cloud.billing] == two == engine.ids
 
 
-def test_deleting_ends_the_recorded_and_the_unrecorded_and_forgets_the_record(
+def test_deleting_ends_the_recorded_and_the_unrecorded_and_remembers_where_it_was(
     engine: Engine, cloud: Cloud, checkout: Deployment
 ) -> None:
     engine.up()
@@ -368,7 +265,8 @@ def test_deleting_ends_the_recorded_and_the_unrecorded_and_forgets_the_record(
     cloud.end_by_hand("node-0")  # gone already: success
     engine.destroy()
     assert cloud.billing == []
-    assert not checkout.gang_folder.exists()
+    record = Record(checkout.gang_folder, provider="another", now=NOW)
+    assert (record.is_used, record.zone, provider_of(checkout.gang_folder)) == (False, "a", "fake")
 
 
 def test_deleting_works_without_a_record_that_can_be_read(engine: Engine, cloud: Cloud, checkout: Deployment) -> None:
@@ -376,7 +274,6 @@ def test_deleting_works_without_a_record_that_can_be_read(engine: Engine, cloud:
     (checkout.gang_folder / "gang.json").write_text("{")
     engine.destroy()
     assert cloud.billing == []
-    assert not checkout.gang_folder.exists()
 
 
 def test_a_deletion_that_fails_keeps_the_record(engine: Engine, cloud: Cloud, checkout: Deployment) -> None:

@@ -61,13 +61,11 @@ class AwsProvider:
         from infra.providers.aws import plan
 
         image = plan.image(wish["region"], wish["image"])
-        root = image["RootDeviceName"]
-        sizes = [
-            int(mapping["Ebs"].get("VolumeSize", 0))
-            for mapping in image.get("BlockDeviceMappings", [])
-            if mapping.get("DeviceName") == root and "Ebs" in mapping
-        ]
-        return {"image": image["ImageId"], "root_device": root, "root_gib": max(sizes, default=0)}
+        return {
+            "image": image["ImageId"],
+            "root_device": image["RootDeviceName"],
+            "root_gib": plan.root_gib(image),
+        }
 
     def machines(
         self, deployment: Deployment, *, wish: Mapping[str, Any], places: Mapping[str, Any], pinned: Mapping[str, Any]

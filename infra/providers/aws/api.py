@@ -24,11 +24,14 @@ from botocore.exceptions import (
     ProfileNotFound,
     ReadTimeoutError,
 )
+from botocore.parsers import ResponseParserError
 
 from infra.errors import AccessError, ProviderError
 from infra.providers.aws import faults
 from infra.providers.base import Deployment
 
+# The last: an answer that isn't AWS's (a proxy's page), which botocore's own base class doesn't cover.
+FAILURES = (ClientError, BotoCoreError, ResponseParserError)
 IDENTITY_TAG, OWNER_TAG = "trainstack", "trainstack-owner"
 # "standard" retries throttling, 5xx and broken connections with backoff and jitter, and repeats a call's ClientToken.
 _ATTEMPTS = 6
@@ -86,7 +89,7 @@ def ask(service: str, region: str, operation: str, *, where: str = "", **paramet
     where = where or f"AWS {service} {operation} in {region}"
     try:
         answer: dict[str, Any] = getattr(client(service, region), operation)(**parameters)
-    except (ClientError, BotoCoreError) as error:
+    except FAILURES as error:
         raise translated(error, where=where) from None
     return answer
 
@@ -97,7 +100,7 @@ def launch(region: str, *, where: str, sleep: Callable[[float], None], **paramet
         try:
             answer: dict[str, Any] = client("ec2", region, config=_ONCE).run_instances(**parameters)
             return answer
-        except (ClientError, BotoCoreError) as error:
+        except FAILURES as error:
             passing = code_of(error) in _PASSING or isinstance(error, _PASSING_EXCEPTIONS)
             if not passing or attempt == _ATTEMPTS - 1:
                 raise translated(error, where=where) from None
@@ -119,8 +122,13 @@ def pages(service: str, region: str, operation: str, key: str, **parameters: Any
             if key not in answer:
                 raise ProviderError(f"{where}: the answer has no {key}, so it tells nothing: run the command again")
             yield from answer[key]
-    except (ClientError, BotoCoreError) as error:
+    except FAILURES as error:
         raise translated(error, where=where) from None
+
+
+def is_served(service: str, region: str) -> bool:
+    """Whether the region has the service at all, by botocore's own list."""
+    return any(region in _session().get_available_regions(service, each) for each in ("aws", "aws-us-gov", "aws-cn"))
 
 
 def instances(region: str, filters: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -7,19 +7,18 @@ lists late and forgets. Machines first: they are what costs.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from infra.errors import ProviderError, SpecError
+from infra.errors import AccessError, ProviderError, SpecError
 from infra.gang_record import zone_of
 from infra.prices import Market
 from infra.prices import lines as listed
 from infra.providers.aws import api, machines, plan, pricing, removal, storage
-from infra.providers.base import Deployment, Leftover
+from infra.providers.base import Deployment, Leftover, all_of
 from infra.spec import CONFIG_KEY, parse, read_config
 
 _AT_ONCE = 16
@@ -42,6 +41,7 @@ class Kind:
     gone: tuple[str, ...] = ()
     """States that are no more than a memory of it."""
     usd_per_hour: Callable[[str, Mapping[str, Any]], float | None] = lambda _region, _item: 0.0
+    is_storage: bool = False
     filtered: bool = True
     """Whether the call takes EC2's tag filters; else the tags are looked at here."""
     tags: str = "Tags"
@@ -67,6 +67,7 @@ KINDS = (
     Kind(
         name="file system (Lustre)",
         service="fsx",
+        is_storage=True,
         list="describe_file_systems",
         key="FileSystems",
         id="FileSystemId",
@@ -80,6 +81,7 @@ KINDS = (
     Kind(
         name="file system (EFS)",
         service="efs",
+        is_storage=True,
         list="describe_file_systems",
         key="FileSystems",
         id="FileSystemId",
@@ -198,11 +200,29 @@ def find(deployment: Deployment) -> list[Leftover]:
     regions = [each["RegionName"] for each in api.pages("ec2", HOME_REGION, "describe_regions", "Regions")]
     known = _known_regions(deployment)
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        suspected = pool.map(lambda region: region in known or _has_something(region, deployment), regions)
+        suspected = pool.map(lambda region: region in known or _may_have_something(region, deployment), regions)
         searched = [region for region, is_suspected in zip(regions, suspected, strict=True) if is_suspected]
         calls = [(kind, region) for kind in KINDS for region in searched]
-        answers = list(pool.map(lambda call: list(_of_kind(call[0], call[1], deployment)), calls))
-    return [*(each for answer in answers for each in answer), *_buckets(deployment), *_roles(deployment)]
+
+        def answer(kind: Kind, region: str) -> list[Leftover]:
+            return list(_of_kind(kind, region, deployment))
+
+        answers = [pool.submit(answer, *call) for call in calls]
+    rest = [functools.partial(_if_allowed, question, deployment) for question in (_buckets, _roles)]
+    return all_of([*(answer.result for answer in answers), *rest])
+
+
+def _if_allowed(question: Callable[[Deployment], Iterator[Leftover]], deployment: Deployment) -> Iterator[Leftover]:
+    try:
+        yield from question(deployment)
+    except AccessError as error:
+        if not _is_none_of_ours(error, deployment):
+            raise
+
+
+def _is_none_of_ours(error: ProviderError, deployment: Deployment) -> bool:
+    """Whoever uses machines alone needs no rights to storage, unless this checkout has asked for some."""
+    return isinstance(error, AccessError) and not deployment.storage_marker.exists()
 
 
 def _known_regions(deployment: Deployment) -> set[str]:
@@ -214,6 +234,14 @@ def _known_regions(deployment: Deployment) -> set[str]:
     if zone := zone_of(deployment.gang_folder):
         found.add(plan.region_of_zone(zone))
     return found
+
+
+def _may_have_something(region: str, deployment: Deployment) -> bool:
+    """A region that can't tell is searched, which says what it refuses."""
+    try:
+        return _has_something(region, deployment)
+    except ProviderError:
+        return True
 
 
 def _has_something(region: str, deployment: Deployment) -> bool:
@@ -240,7 +268,7 @@ def _of_kind(kind: Kind, region: str, deployment: Deployment) -> Iterator[Leftov
     try:
         items = list(api.pages(kind.service, region, kind.list, kind.key, **filters))
     except ProviderError as error:
-        if kind.service == "fsx" and "Could not connect" in str(error):
+        if not api.is_served(kind.service, region) or (kind.is_storage and _is_none_of_ours(error, deployment)):
             return  # FSx isn't in every region
         raise
     if kind.name == "instance":
@@ -284,7 +312,7 @@ def _buckets(deployment: Deployment) -> Iterator[Leftover]:
 def _bucket_tags(name: str) -> dict[str, str]:
     try:
         return api.tags(api.client("s3", HOME_REGION).get_bucket_tagging(Bucket=name)["TagSet"])
-    except (ClientError, BotoCoreError) as error:
+    except api.FAILURES as error:
         if api.code_of(error) in ("NoSuchTagSet", "NoSuchBucket"):
             return {}
         raise api.translated(error, where=f"tags of bucket {name}") from None

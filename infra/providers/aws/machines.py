@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from infra.errors import ProviderError
 from infra.gang import Machine, Order
 from infra.providers.aws import api, faults, instances
@@ -158,8 +156,13 @@ def end(
     if not ids:
         return  # a filter without values would mean all
     living = [machine for machine in _described(region, [_by_id(ids)]) if machine.state != "ended"]
-    for machine in living:
-        _terminate(region, machine)
+    refused = []
+    for machine in list(living):
+        try:
+            _terminate(region, machine)
+        except ProviderError as error:
+            refused.append(error)  # the others are to end all the same
+            living.remove(machine)
     deadline = clock() + _END_DEADLINE_S
     while living:
         ids = [machine.id for machine in living]
@@ -172,13 +175,15 @@ def end(
             )
         if living:
             sleep(_LOOK_EVERY_S)
+    if refused:
+        raise type(refused[0])("; ".join(map(str, refused)))
 
 
 def _terminate(region: str, machine: Machine) -> None:
     """One by one: an id that has just gone would make AWS refuse the whole list."""
     try:
         api.client("ec2", region).terminate_instances(InstanceIds=[machine.id])
-    except (ClientError, BotoCoreError) as error:
+    except api.FAILURES as error:
         if api.code_of(error) != "InvalidInstanceID.NotFound":
             raise api.translated(error, where=f"ending {machine.name} ({machine.id})") from None
 

@@ -146,13 +146,12 @@ def _rules(
     for network in ssh_from:
         rules.append(
             aws.vpc.SecurityGroupIngressRule(
-                f"ssh-from-{network.replace('/', '-').replace(':', '.')}",
+                f"ssh-from-{network.replace('/', '-')}",
                 security_group_id=members.id,
                 ip_protocol="tcp",
                 from_port=22,
                 to_port=22,
-                cidr_ipv4=None if ":" in network else network,
-                cidr_ipv6=network if ":" in network else None,
+                cidr_ipv4=network,
                 opts=opts,
             )
         )

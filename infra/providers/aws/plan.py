@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,10 @@ KEYS = (
     *("instance", "market", "reservation", "image", "disk_gib", "ssh_from", "egress", "storage"),
 )
 MAX_NODES = 64
+LARGEST_DISK_GIB = 16384
 DISK_GIB = 200
 """Room for the image (70 GiB), the environment (10 GiB) and checkpoints of small models."""
+_REGION = re.compile(r"[a-z]{2,4}(?:-[a-z]+)+-\d+")
 _ZONE = re.compile(r"([a-z]{2,4}(?:-[a-z]+)+-\d+)(?:-[a-z]+-\d+)?[a-z]")
 _DEEP_LEARNING = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 # Names for the images that most people want; anything else is an AMI id or the path of an SSM parameter.
@@ -62,6 +65,8 @@ def plan(spec: ClusterSpec) -> Plan:
 
 def region_of(spec: ClusterSpec) -> str:
     """Said, or that of the zones. Never from the user's AWS configuration: another laptop would look elsewhere."""
+    if spec.region and not _REGION.fullmatch(spec.region):
+        raise SpecError(f"region is {spec.region!r}, which is no region: write it as us-east-1")
     of_zones = [region_of_zone(zone) for zone in spec.zones or ()]
     regions = sorted({*of_zones, *([spec.region] if spec.region else [])})
     if not regions:
@@ -72,6 +77,11 @@ def region_of(spec: ClusterSpec) -> str:
     if len(set(letters)) < len(letters):  # a zone's address block goes by its letter (network.py)
         raise SpecError(f"zones has two that end in one letter ({', '.join(spec.zones or ())}): leave one of them out")
     return regions[0]
+
+
+def addresses(spec: ClusterSpec) -> int:
+    """Elastic IPs: the head's, and the NAT gateway's where there is one."""
+    return 2 if spec.egress == "nat" and spec.nodes > 1 else 1
 
 
 def region_of_zone(zone: str) -> str:
@@ -89,6 +99,8 @@ def _limits(spec: ClusterSpec, instance: instances.InstanceType | None) -> list[
         found.append(f"reservation is {spec.reservation!r}: write its (or a capacity block's) id, cr-0123456789abcdef0")
     if instance is not None and spec.market == "spot" and not instance.spot:
         found.append(f"market is 'spot', and {instance.name} isn't sold as spot: take on-demand or a reservation")
+    if spec.disk_gib is not None and spec.disk_gib > LARGEST_DISK_GIB:
+        found.append(f"disk_gib is {spec.disk_gib}: gp3 has at most {LARGEST_DISK_GIB}")
     if spec.image is not None and not spec.image.startswith(("ami-", "/aws/service/")) and spec.image not in IMAGES:
         found.append(
             f"image is {spec.image!r}: take one of {', '.join(IMAGES)}, an id as ami-0123456789abcdef0, or an SSM "
@@ -104,7 +116,7 @@ def _storage(spec: ClusterSpec) -> list[str]:
     if storage.kind == "lustre":
         size = storage.size_gib
         if size is None or not (size == 1200 or (size % 2400 == 0 and size > 0)):
-            return [f"storage.size_gib is {size}: FSx for Lustre comes as 1200, or in steps of 2400"]
+            return [f"storage.size_gib is {size or 'missing'}: FSx for Lustre comes as 1200, or in steps of 2400"]
     elif storage.size_gib is not None:
         kind = "EFS" if storage.kind == "nfs" else "S3"
         return [f"storage.size_gib is {storage.size_gib}, and {kind} bills what is used: remove it"]
@@ -177,3 +189,13 @@ def image(region: str, wanted: str) -> dict[str, Any]:
     if described.get("Architecture") != "x86_64":
         raise ProviderError(f"image {id_} is for {described.get('Architecture')}, and the machine is x86_64")
     return described
+
+
+def root_gib(image: Mapping[str, Any]) -> int:
+    """What the image needs of the root disk."""
+    sizes = [
+        int(mapping["Ebs"].get("VolumeSize", 0))
+        for mapping in image.get("BlockDeviceMappings", [])
+        if mapping.get("DeviceName") == image["RootDeviceName"] and "Ebs" in mapping
+    ]
+    return max(sizes, default=0)

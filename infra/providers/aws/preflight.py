@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from infra import checks
 from infra.errors import InfraError, SpecError
 from infra.providers.aws import api, instances
@@ -25,6 +23,7 @@ QUOTAS = {
     ("G and VT", "on-demand"): ("L-DB2E81BA", "Running On-Demand G and VT instances"),
     ("G and VT", "spot"): ("L-3819A6DF", "All G and VT Spot Instance Requests"),
 }
+ADDRESSES = ("L-0263D0A3", "EC2-VPC Elastic IPs")
 _FAMILY_LETTERS = {"P": ("p",), "G and VT": ("g", "vt")}
 _LONGEST_TAG = 256
 
@@ -46,7 +45,8 @@ def problems(spec: ClusterSpec, deployment: Deployment) -> list[str]:
     found: list[str] = []
     found += checks.asked(lambda: _strangers(deployment, choice))
     found += checks.asked(lambda: _zones(spec, choice, file))
-    found += checks.asked(lambda: _image(spec, choice))
+    found += checks.asked(lambda: _image(spec, choice, file))
+    found += checks.asked(lambda: _addresses(spec, choice, deployment))
     if spec.reservation is None:
         found += checks.asked(lambda: _quota(spec, choice, machines.find()))
     else:
@@ -81,8 +81,14 @@ def _zones(spec: ClusterSpec, choice: Plan, file: str) -> list[str]:
     return []
 
 
-def _image(spec: ClusterSpec, choice: Plan) -> list[str]:
-    planning.image(choice.region, spec.image or "deep-learning")
+def _image(spec: ClusterSpec, choice: Plan, file: str) -> list[str]:
+    image = planning.image(choice.region, spec.image or "deep-learning")
+    needed = planning.root_gib(image)
+    if spec.disk_gib is not None and spec.disk_gib < needed:
+        return [
+            f"{file}, key trainstack:cluster.disk_gib is {spec.disk_gib}, and the image needs {needed}: take that "
+            "or more"
+        ]
     return []
 
 
@@ -105,12 +111,30 @@ def _quota(spec: ClusterSpec, choice: Plan, ours: list[Machine]) -> list[str]:
     ]
 
 
+def _addresses(spec: ClusterSpec, choice: Plan, deployment: Deployment) -> list[str]:
+    """They are asked for last: without this look, machines would run and bill beside a head that nobody can reach."""
+    there = list(api.pages("ec2", choice.region, "describe_addresses", "Addresses"))
+    tags = [api.tags(address.get("Tags")) for address in there]
+    mine = (deployment.identity, deployment.owner)
+    ours = sum((each.get(api.IDENTITY_TAG), each.get(api.OWNER_TAG)) == mine for each in tags)
+    needed = planning.addresses(spec) - ours
+    code, name = ADDRESSES
+    allowed = _allowed(choice.region, code)
+    if needed <= max(0, allowed - len(there)):
+        return []
+    return [
+        f"quota: {needed} public address(es) are needed, and {max(0, allowed - len(there))} of {allowed} of {name!r} "
+        f"({code}) are free in {choice.region}: release some, or ask for {len(there) + needed} under Service Quotas in "
+        "AWS's console"
+    ]
+
+
 def _allowed(region: str, code: str) -> int:
     """What this account was given, or what every account has when it never asked for more."""
     asked = {"ServiceCode": "ec2", "QuotaCode": code}
     try:
         answer = api.client("service-quotas", region).get_service_quota(**asked)
-    except (ClientError, BotoCoreError) as error:
+    except api.FAILURES as error:
         if api.code_of(error) != "NoSuchResourceException":
             raise api.translated(error, where=f"quota {code} in {region}") from None
         answer = api.ask("service-quotas", region, "get_aws_default_service_quota", **asked)

@@ -24,7 +24,7 @@ def lines(spec: ClusterSpec) -> list[Line]:
     """Machines, disks, addresses, NAT and storage."""
     choice = planning.plan(spec)
     found = [_machines(spec, choice), _disks(spec)]
-    addresses = 2 if spec.egress == "nat" and spec.nodes > 1 else 1
+    addresses = planning.addresses(spec)
     found.append(listed.hourly("aws", "public_ipv4", f"{addresses} public address(es)", count=addresses))
     if spec.egress == "nat" and spec.nodes > 1:
         what = "NAT gateway (egress: endpoints has none)"
@@ -67,7 +67,9 @@ def _disks(spec: ClusterSpec) -> Line:
 
 def _storage(kind: str, size_gib: int | None) -> Line:
     if kind == "lustre":
-        return listed.monthly("aws", "fsx_lustre_scratch2", f"{size_gib} GiB of FSx for Lustre", size_gib or 0)
+        return listed.monthly(
+            "aws", "fsx_lustre_scratch2", f"{size_gib} GiB of FSx for Lustre", size_gib or 0, outlives_guard=True
+        )
     name, what = ("efs_standard", "EFS") if kind == "nfs" else ("s3_standard", "S3 bucket")
     return listed.by_use("aws", name, what)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from infra.errors import ProviderError
 from infra.providers.aws import api
 
@@ -119,7 +117,7 @@ def bucket(region: str, name: str) -> None:
             for upload in page.get("Uploads", []):
                 s3.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
         s3.delete_bucket(Bucket=name)
-    except (ClientError, BotoCoreError) as error:
+    except api.FAILURES as error:
         if api.code_of(error) not in gone:
             raise api.translated(error, where=f"bucket {name}") from None
 
@@ -137,7 +135,7 @@ def role(region: str, name: str) -> None:
 def _role_policies(region: str, name: str) -> list[str]:
     try:
         return [str(each) for each in api.client("iam", region).list_role_policies(RoleName=name)["PolicyNames"]]
-    except (ClientError, BotoCoreError) as error:
+    except api.FAILURES as error:
         if api.code_of(error) == "NoSuchEntity":
             return []
         raise api.translated(error, where=f"role {name}") from None
@@ -146,7 +144,7 @@ def _role_policies(region: str, name: str) -> list[str]:
 def _mount_targets(region: str, file_system: str) -> Iterable[str]:
     try:
         answer = api.client("efs", region).describe_mount_targets(FileSystemId=file_system)
-    except (ClientError, BotoCoreError) as error:
+    except api.FAILURES as error:
         if api.code_of(error) == "FileSystemNotFound":
             return []
         raise api.translated(error, where=f"file system {file_system}") from None
@@ -157,7 +155,7 @@ def _call(service: str, region: str, operation: str, *, gone: tuple[str, ...], *
     """One call; `gone` are the codes that mean that there is nothing to do."""
     try:
         getattr(api.client(service, region), operation)(**parameters)
-    except (ClientError, BotoCoreError) as error:
+    except api.FAILURES as error:
         if api.code_of(error) not in gone:
             raise _Refused(error, where=f"{operation} {', '.join(map(str, parameters.values()))} in {region}") from None
 

@@ -45,6 +45,8 @@ class AwsCluster(pulumi.ComponentResource):
             ssh_from=ssh_from,
             opts=opts,
         )
+        if spec.storage is not None:
+            gang_cluster.note_storage(deployment)
         bucket = storage.bucket(deployment, opts) if spec.storage and spec.storage.kind == "bucket" else None
         gang = gang_cluster.gang(
             spec,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 from infra.errors import AccessError, ProviderError
+from infra.gang_record import provider_of, request_of
 from infra.providers.base import Deployment
 from infra.providers.gcp import faults
 from infra.spec import read_config
@@ -237,6 +238,12 @@ def project_of(deployment: Deployment) -> str:
         raise AccessError(
             "no Google Cloud project is named: write `gcp:project: my-project` under config in "
             f"stacks/{deployment.stack_file.name}, or set GOOGLE_CLOUD_PROJECT"
+        )
+    recorded = request_of(deployment.gang_folder).get("wish", {}).get("project")
+    if provider_of(deployment.gang_folder) == "gcp" and recorded not in (None, found):
+        raise ProviderError(
+            f"stack {deployment.stack} has been in Google Cloud project {recorded}, and {found} is named now: name "
+            f"{recorded} again, run `make destroy STACK={deployment.stack}`, and change it then"
         )
     return str(found)
 

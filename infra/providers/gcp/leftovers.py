@@ -7,7 +7,8 @@ in which things let go of one another, machines first: they are what costs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +16,7 @@ from urllib.parse import quote
 from infra.errors import ProviderError
 from infra.prices import Market
 from infra.prices import lines as listed
-from infra.providers.base import Deployment, Leftover
+from infra.providers.base import Deployment, Leftover, all_of
 from infra.providers.gcp import faults, names
 from infra.providers.gcp.api import Client
 from infra.providers.gcp.machines import GcpMachines
@@ -78,14 +79,20 @@ _FILESTORE, _BUCKET, _ACCOUNT = "Filestore", "bucket", "service account"
 
 def find(deployment: Deployment, client: Client) -> list[Leftover]:
     """Everything, in the order of removal. Raises ProviderError when one list can't be had."""
-    return [
-        *_of_kind(MACHINE, deployment, client),
-        *_filestore(deployment, client),
-        *(each for kind in BILLING_KINDS for each in _of_kind(kind, deployment, client)),
-        *_buckets(deployment, client),
-        *_accounts(deployment, client),
-        *(each for kind in NETWORK_KINDS for each in _of_kind(kind, deployment, client)),
-    ]
+
+    def of_kinds(kinds: Iterable[Kind]) -> list[Callable[[], Iterator[Leftover]]]:
+        return [functools.partial(_of_kind, kind, deployment, client) for kind in kinds]
+
+    return all_of(
+        [
+            *of_kinds([MACHINE]),
+            lambda: _filestore(deployment, client),
+            *of_kinds(BILLING_KINDS),
+            lambda: _buckets(deployment, client),
+            lambda: _accounts(deployment, client),
+            *of_kinds(NETWORK_KINDS),
+        ]
+    )
 
 
 def strangers(deployment: Deployment, client: Client) -> list[str]:
@@ -222,7 +229,7 @@ def _if_allowed(deployment: Deployment, client: Client, path: str, key: str, **h
     except faults.ApiOff:
         return []
     except faults.Denied:
-        if names.storage_marker(deployment).exists():
+        if deployment.storage_marker.exists():
             raise
         return []
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from infra.providers.base import Deployment
 
@@ -71,8 +70,3 @@ def owner_of(resource: Mapping[str, object]) -> str | None:
         return str(found[OWNER_LABEL])
     match = _OWNER.search(str(resource.get("description", "")))
     return match[1] if match else None
-
-
-def storage_marker(deployment: Deployment) -> Path:
-    """On disk before shared storage is asked for: from then on `leftovers` must be able to look for it."""
-    return deployment.key_folder / "storage"

@@ -119,8 +119,6 @@ def _provisioning(spec: ClusterSpec, machine: instances.InstanceType) -> str:
 
 def _limits(spec: ClusterSpec, machine: instances.InstanceType | None) -> list[str]:
     found = checks.limits(spec, machine, most_nodes=MAX_NODES, provider="GCP")
-    if six := [network for network in spec.ssh_from or () if ":" in network]:
-        found.append(f"ssh_from has {', '.join(six)}, and the cluster's network has IPv4 only: write IPv4 networks")
     if spec.disk_gib is not None and not SMALLEST_DISK_GIB <= spec.disk_gib <= LARGEST_DISK_GIB:
         found.append(
             f"disk_gib is {spec.disk_gib}: take between {SMALLEST_DISK_GIB} (the image needs it) and {LARGEST_DISK_GIB}"
@@ -164,5 +162,8 @@ def _storage(spec: ClusterSpec) -> list[str]:
         return [f"storage.size_gib is {size}, and a bucket bills what is used: remove it"]
     least, most = FILESTORE_GIB
     if storage.kind == "nfs" and (size is None or not least <= size <= most or size % FILESTORE_STEP_GIB):
-        return [f"storage.size_gib is {size}: Filestore comes in steps of {FILESTORE_STEP_GIB}, from {least} to {most}"]
+        return [
+            f"storage.size_gib is {size or 'missing'}: Filestore comes in steps of {FILESTORE_STEP_GIB}, "
+            f"from {least} to {most}"
+        ]
     return []

@@ -47,14 +47,19 @@ def lines(spec: ClusterSpec) -> list[Line]:
         found.append(
             listed.monthly("gcp", "local_ssd", f"{spec.nodes * ssds} local SSDs that come with them, {gib} GiB", gib)
         )
-    found.append(listed.hourly("gcp", "external_ipv4", f"{1 + has_nat} public address(es)", count=1 + has_nat))
+    found.append(listed.hourly("gcp", "external_ipv4", "the head's public address", outlives_guard=False))
     if has_nat:
+        found.append(listed.hourly("gcp", "external_ipv4", "the public address of its NAT"))
         machines = spec.nodes - 1
         what = f"NAT for {machines} node(s) (egress: endpoints has none)"
         if machines > NAT_MACHINES:
-            found.append(listed.hourly("gcp", "cloud_nat_cap_hour", what, use="cloud_nat_gb"))
+            found.append(listed.hourly("gcp", "cloud_nat_cap_hour", what, use="cloud_nat_gb", outlives_guard=False))
         else:
-            found.append(listed.hourly("gcp", "cloud_nat_vm_hour", what, count=machines, use="cloud_nat_gb"))
+            found.append(
+                listed.hourly(
+                    "gcp", "cloud_nat_vm_hour", what, count=machines, use="cloud_nat_gb", outlives_guard=False
+                )
+            )
     if spec.storage is not None:
         found.append(_storage(spec.storage.kind, spec.storage.size_gib))
     return found
@@ -142,5 +147,7 @@ def _disks(spec: ClusterSpec, choice: Plan) -> Line:
 
 def _storage(kind: str, size_gib: int | None) -> Line:
     if kind == "nfs":
-        return listed.monthly("gcp", "filestore_zonal", f"{size_gib} GiB of Filestore", size_gib or 0)
+        return listed.monthly(
+            "gcp", "filestore_zonal", f"{size_gib} GiB of Filestore", size_gib or 0, outlives_guard=True
+        )
     return listed.by_use("gcp", "gcs_standard", "bucket")

@@ -5,15 +5,12 @@ In this order a gang that can't be had leaves nothing on the bill, and Filestore
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pulumi
 import pulumi_gcp as gcp
 
 from infra import gang_cluster
 from infra.cluster import Price
 from infra.dynamic import public_key
-from infra.errors import ProviderError
 from infra.providers.base import Deployment
 from infra.providers.gcp import api, names, network, offers, storage
 from infra.providers.gcp import plan as planning
@@ -39,19 +36,21 @@ class GcpCluster(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         opts = pulumi.ResourceOptions(parent=self, provider=provider)
+        ssh_from = gang_cluster.ssh_from(spec)
+        gang_cluster.tell_ssh_from(ssh_from, self)
         net = network.declare(
             deployment,
             choice.machine,
             project=client.project,
             region=choice.region,
             roce_zones=offers.roce_zones(client, choice) if choice.machine.networking == "rdma" else (),
-            ssh_from=_ssh_from(spec, self),
+            ssh_from=ssh_from,
             opts=opts,
         )
         placement = _placement_policy(deployment, choice.region, opts)
         bucket = None
         if spec.storage is not None:
-            storage.note(deployment)
+            gang_cluster.note_storage(deployment)
         if spec.storage is not None and spec.storage.kind == "bucket":
             bucket = storage.bucket(deployment, region=choice.region, opts=opts)
         zones = offers.zones_in_order(client, spec, choice)
@@ -98,17 +97,6 @@ class GcpCluster(pulumi.ComponentResource):
 
 def declare(spec: ClusterSpec, deployment: Deployment, price: Price) -> pulumi.Output[dict[str, object]]:
     return GcpCluster(deployment.stack, spec, deployment, price).cluster
-
-
-def _ssh_from(spec: ClusterSpec, shown_at: pulumi.Resource) -> Sequence[str]:
-    networks = gang_cluster.ssh_from(spec)
-    if spec.ssh_from is None and ":" in networks[0]:
-        raise ProviderError(
-            f"this machine is seen with {networks[0]}, and the cluster's network has IPv4 only: write the IPv4 network "
-            "that you will come from under ssh_from"
-        )
-    gang_cluster.tell_ssh_from(networks, shown_at)
-    return networks
 
 
 def _placement_policy(deployment: Deployment, region: str, opts: pulumi.ResourceOptions) -> gcp.compute.ResourcePolicy:

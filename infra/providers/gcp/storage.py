@@ -20,14 +20,6 @@ SHARE = "shared"
 TIER = "ZONAL"
 
 
-def note(deployment: Deployment) -> None:
-    """Have it on disk that storage was asked for."""
-    marker = names.storage_marker(deployment)
-    if not pulumi.runtime.is_dry_run():
-        marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        marker.touch()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
     """A bucket, and the account with which the nodes read and write it: their one cloud credential."""

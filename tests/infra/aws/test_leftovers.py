@@ -12,7 +12,7 @@ from infra import leftovers as command
 from infra.errors import AccessError, LeftoversError, ProviderError
 from infra.providers.aws import PROVIDER, api, plan, removal, storage
 from infra.providers.aws import leftovers as aws_leftovers
-from infra.providers.base import Deployment, Leftover
+from infra.providers.base import Deployment, IncompleteError, Leftover
 from tests.infra.aws.asking import Place, deployment, ec2, existing, listed, order, tag_list, tagged
 from tests.stand_ins.aws.client import StandIn
 
@@ -243,8 +243,9 @@ def test_an_answer_without_its_list_is_an_error_and_not_nothing(
 def test_a_region_that_may_not_be_asked_is_an_error_and_not_nothing(mine: Deployment, aws: StandIn) -> None:
     aws.fail("DescribeVolumes", "UnauthorizedOperation", times=1)
     write_stack_file(mine)
-    with pytest.raises(AccessError, match="describe_volumes in us-east-1"):
+    with pytest.raises(IncompleteError, match="describe_volumes in us-east-1") as error:
         PROVIDER.leftovers(mine)
+    assert error.value.exit_code == AccessError.exit_code
 
 
 def test_the_region_of_the_record_is_searched_whatever_the_stack_file_says(mine: Deployment, aws: StandIn) -> None:

@@ -352,3 +352,13 @@ def test_the_image_is_pinned_with_its_root_disk(aws: StandIn) -> None:
 
 def test_a_lifetime_is_in_the_user_data() -> None:
     assert str(int((NOW + timedelta(hours=1)).timestamp())) in user_data("node-0")
+
+
+def test_one_that_can_not_be_ended_does_not_keep_the_others(place: Place, aws: StandIn) -> None:
+    gang = Raising(place)
+    ids = [machine.id for machine in gang.raised()]
+    aws.fail("TerminateInstances", "OperationNotPermitted", message="protected", times=1)
+    with pytest.raises(ProviderError, match="protected"):
+        gang.machines.end(ids)
+    living = [machine.id for machine in gang.machines.find() if machine.lives]
+    assert len(living) == len(ids) - 1 == 1

@@ -117,17 +117,37 @@ def test_a_quota_lowered_below_what_runs_is_no_reason_against_what_is_there(mine
 
 
 def test_a_quota_that_the_account_never_had_changed_is_the_default(mine: Deployment, aws: StandIn) -> None:
-    aws.fail("GetServiceQuota", "NoSuchResourceException", message="The request failed: not found.", times=2)
+    aws.fail("GetServiceQuota", "NoSuchResourceException", message="The request failed: not found.", times=4)
     assert told(mine) == []
     (line,) = told(mine, nodes=9)
     assert "1536 of 1536 are free" in line
 
 
 def test_without_the_right_to_ask_for_quotas_that_is_told(mine: Deployment, aws: StandIn) -> None:
-    aws.fail("GetServiceQuota", "AccessDeniedException", message="not authorized")
+    aws.fail("GetServiceQuota", "AccessDeniedException", message="not authorized", times=2)
+    addresses, machines = told(mine)
+    assert addresses.startswith("quota L-0263D0A3 in us-east-1: not authorized (AccessDeniedException): ")
+    assert machines.startswith("quota L-417A185B in us-east-1: not authorized (AccessDeniedException): ")
+    assert machines.endswith("(the preflight only reads)")
+
+
+def test_addresses_are_asked_for_last_so_their_quota_is_looked_at_first(mine: Deployment) -> None:
+    for _ in range(4):
+        ec2().allocate_address(Domain="vpc")
     (line,) = told(mine)
-    assert line.startswith("quota L-417A185B in us-east-1: not authorized (AccessDeniedException): ")
-    assert line.endswith("(the preflight only reads)")
+    assert line.startswith("quota: 2 public address(es) are needed, and 1 of 5 of 'EC2-VPC Elastic IPs' (L-0263D0A3)")
+    assert "ask for 6" in line
+    assert told(mine, egress="endpoints") == []
+    tags = [{"Key": "trainstack", "Value": mine.identity}, {"Key": "trainstack-owner", "Value": mine.owner}]
+    first = ec2().describe_addresses()["Addresses"][0]["AllocationId"]
+    ec2().create_tags(Resources=[first], Tags=tags)  # ours, of the `up` before: one more is enough
+    assert told(mine) == []
+
+
+def test_a_disk_that_the_image_does_not_fit_on(mine: Deployment, aws: StandIn) -> None:
+    (line,) = told(mine, disk_gib=5)
+    assert line.startswith(f"{FILE}, key trainstack:cluster.disk_gib is 5, and the image needs ")
+    assert aws.resources() == {}
 
 
 # -- place ----------------------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import requests
 
+from infra import gang_record
 from infra.errors import AccessError, ProviderError
+from infra.gang_record import Record
 from infra.providers.gcp import api, faults
 from infra.providers.gcp.api import Client
-from tests.infra.gcp.asking import deployment
+from tests.infra.gcp.asking import NOW, deployment
 
 
 class Answer:
@@ -164,6 +166,21 @@ def test_the_project_of_the_stack_file_wins(root: Path, monkeypatch: pytest.Monk
     mine.stack_file.parent.mkdir()
     mine.stack_file.write_text("config:\n  gcp:project: of-the-file\n")
     assert api.project_of(mine) == "of-the-file"
+
+
+def test_another_project_than_the_machines_are_in_is_refused_until_they_are_gone(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = deployment(root)
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "old")
+    record = Record(mine.gang_folder, provider="gcp", now=NOW)
+    record.restart(NOW, request={"wish": {"project": "old"}}, pinned={})
+    assert api.project_of(mine) == "old"
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "new")
+    with pytest.raises(ProviderError, match=r"in Google Cloud project old, and new is named now: .*make destroy"):
+        api.project_of(mine)
+    gang_record.remove(mine.gang_folder)
+    assert api.project_of(mine) == "new"
 
 
 def test_no_project_is_said(root: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from infra import leftovers
 from infra.errors import AccessError, LeftoversError, ProviderError
-from infra.providers.base import Deployment
+from infra.providers.base import Deployment, IncompleteError
 from infra.providers.gcp import PROVIDER, api, names
 from infra.providers.gcp.machines import GcpMachines
 from tests.infra.gcp.asking import PINNED, clouds_wish, deployment, order
@@ -150,11 +150,12 @@ def test_rights_to_machines_alone_are_enough_unless_storage_was_asked_for(
 ) -> None:
     gcp.deny("file.*", permission="file.instances.list")
     assert PROVIDER.leftovers(mine) == []
-    marker = names.storage_marker(mine)
+    marker = mine.storage_marker
     marker.parent.mkdir(parents=True)
     marker.touch()
-    with pytest.raises(AccessError, match=r"file\.instances\.list"):
+    with pytest.raises(IncompleteError, match=r"file\.instances\.list") as error:
         PROVIDER.leftovers(mine)
+    assert error.value.exit_code == AccessError.exit_code
 
 
 def test_a_network_that_is_in_use_for_a_while(gcp: StandIn, mine: Deployment) -> None:  # noqa: F811

@@ -151,7 +151,7 @@ def test_filestore(cloud: Cloud, mine: Deployment) -> None:
     assert (cluster.storage.kind, cluster.storage.address) == ("nfs", "10.9.0.2:/shared")
     assert cluster.shared_storage is None
     assert cloud.of("Instance")["shared"]["location"] == "us-central1-a"
-    assert names.storage_marker(mine).exists()
+    assert mine.storage_marker.exists()
 
 
 def test_bucket_with_an_account_that_may_nothing_else(cloud: Cloud, mine: Deployment) -> None:

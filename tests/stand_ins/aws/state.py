@@ -11,13 +11,14 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-# vCPUs; the numbers are a new account's with some GPU quota granted.
+# vCPUs, and addresses; the numbers are a new account's with some GPU quota granted.
 QUOTAS: dict[str, tuple[str, float]] = {
     "L-1216C47A": ("Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", 256.0),
     "L-DB2E81BA": ("Running On-Demand G and VT instances", 768.0),
     "L-417A185B": ("Running On-Demand P instances", 1536.0),
     "L-34B43A08": ("All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests", 256.0),
     "L-3819A6DF": ("All G and VT Spot Instance Requests", 768.0),
+    "L-0263D0A3": ("EC2-VPC Elastic IPs", 5.0),
     "L-7212CCBC": ("All P4, P3 and P2 Spot Instance Requests", 1536.0),
 }
 
