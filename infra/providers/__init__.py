@@ -14,6 +14,7 @@ from infra.providers.base import Provider
 MODULES: dict[str, str] = {
     "aws": "infra.providers.aws",
     "gcp": "infra.providers.gcp",
+    "lambda": "infra.providers.lambda_cloud",
     "local": "infra.providers.local",
 }
 

@@ -66,7 +66,7 @@ def test_decimals_that_pulumi_config_set_wrote_as_text_are_read() -> None:
         ("provider", True, "quote it"),
         ("provider", "locl", "did you mean local?"),
         ("provider", "Local ", "'Local '"),
-        ("provider", "", "take one of aws, gcp, local"),
+        ("provider", "", "take one of aws, gcp, lambda, local"),
         ("shared_storage", "yes", "write true or false"),
         ("shared_storage", 1, "write true or false"),
         ("max_lifetime", 24, '"24h"'),
