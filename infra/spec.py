@@ -131,6 +131,8 @@ def _networks(value: object) -> tuple[str, ...]:
             found.append(str(ipaddress.ip_network(word)))
         except ValueError as error:
             raise _refuse(f"has {word!r}, which is no network ({error}): write 203.0.113.7 or 203.0.113.0/24") from None
+    if len(set(found)) != len(found):
+        raise _refuse(f"is {value!r}, which has a network twice (203.0.113.7 is 203.0.113.7/32): name each once")
     return tuple(found)
 
 

@@ -91,6 +91,8 @@ def test_decimals_that_pulumi_config_set_wrote_as_text_are_read() -> None:
         ("region", "", "as its console shows it"),
         ("ssh_from", "203.0.113.7/24", "host bits"),
         ("ssh_from", ["anywhere"], "write 203.0.113.7"),
+        ("ssh_from", ["203.0.113.7", "203.0.113.7/32"], "name each once"),
+        ("ssh_from", ["2001:db8::1", "2001:DB8:0::1"], "name each once"),
         ("disk_gib", "200", "without quotes"),
         ("storage", "lustre", "not a mapping"),
         ("storage.kind", {"kind": "lustr"}, "did you mean lustre?"),
