@@ -6,6 +6,7 @@ has ended, but not for ever.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 
@@ -14,6 +15,19 @@ from infra.providers.aws import api
 
 WAIT_S = 180.0
 _LOOK_EVERY_S = 3.0
+_INTERFACES = ("describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId")
+_GROUPS = ("describe_security_groups", "SecurityGroups", "GroupId")
+_SUBNETS = ("describe_subnets", "Subnets", "SubnetId")
+# What may hold a thing, by the beginning of its id: operation, list, id, filter.
+_HOLDERS = {
+    "sg": (
+        (*_INTERFACES, "group-id"),
+        (*_GROUPS, "ip-permission.group-id"),
+        (*_GROUPS, "egress.ip-permission.group-id"),
+    ),
+    "subnet": ((*_INTERFACES, "subnet-id"),),
+    "vpc": ((*_INTERFACES, "vpc-id"), (*_GROUPS, "vpc-id"), (*_SUBNETS, "vpc-id")),
+}
 _IN_USE = ("DependencyViolation", "ResourceInUse", "InUse", "FileSystemInUse", "IncorrectState", "VolumeInUse")
 
 
@@ -178,11 +192,26 @@ def _until_let_go(region: str, id_: str, call: Callable[[], None]) -> None:
             if not any(word in error.code for word in _IN_USE):
                 raise
             if time.monotonic() >= end:
+                holders = _holders(region, id_)
                 raise ProviderError(
-                    f"{id_} in {region} is held by something else still ({error}): look in AWS's console what uses "
-                    "it, end that, and run `make destroy` again"
+                    f"{id_} in {region} is held by {holders or 'something else'} still ({error}): "
+                    f"{'' if holders else 'look in the console of AWS what uses it, '}end that, and run "
+                    "`make destroy` again"
                 ) from None
         time.sleep(_LOOK_EVERY_S)
+
+
+def _holders(region: str, id_: str) -> str:
+    """The ids of what uses a group, a subnet or a network, as far as AWS shows it."""
+    found = []
+    for operation, key, name, filter_ in _HOLDERS.get(id_.partition("-")[0], ()):
+        asked = [{"Name": filter_, "Values": [id_]}]
+        with contextlib.suppress(ProviderError):  # no right to ask: then the console tells
+            for each in api.pages("ec2", region, operation, key, Filters=asked):
+                # A VPC's own group goes with it, and one that only names itself holds nothing.
+                if each[name] != id_ and each.get("GroupName") != "default":
+                    found.append(str(each[name]))
+    return ", ".join(dict.fromkeys(found))
 
 
 def _until(what: str, gone: Callable[[], bool]) -> None:

@@ -308,6 +308,28 @@ def test_what_is_in_use_for_ever_is_named(mine: Deployment, aws: StandIn) -> Non
         PROVIDER.remove(one("security group", place.group), mine)
 
 
+def test_what_holds_a_group_and_its_network_is_named_and_left_alone(mine: Deployment, aws: StandIn) -> None:
+    """A group of the user's own, in our network; the two let each other in."""
+    place = Place(mine, letters="a")
+    users = place.ec2.create_security_group(VpcId=place.vpc, GroupName="users", Description="-")["GroupId"]
+    for group, other in ((users, place.group), (place.group, users)):
+        rule = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": other}]}
+        place.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+    with pytest.raises(
+        ProviderError, match=rf"{place.group} in us-east-1 is held by {users} still .*end that, and run"
+    ):
+        PROVIDER.remove(one("security group", place.group), mine)
+    with pytest.raises(LeftoversError, match=rf"{place.vpc} in us-east-1 is held by .*{users}"):
+        command.sweep_all(mine.root, mine.stack)
+    assert users in aws.resources()["security group"]
+    rule = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": place.group}]}
+    place.ec2.revoke_security_group_ingress(GroupId=users, IpPermissions=[rule])
+    PROVIDER.remove(one("security group", place.group), mine)
+    place.ec2.delete_security_group(GroupId=users)
+    command.sweep_all(mine.root, mine.stack)
+    assert aws.resources() == {}
+
+
 def test_one_thing_that_stays_does_not_hide_the_others_and_a_second_run_finishes(
     mine: Deployment, aws: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
