@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from infra import ssh_keys, user_data
+from infra.providers.aws import faults as aws_faults
+from infra.providers.gcp import faults as gcp_faults
 from infra.user_data import FirstBoot, cloud_config
 
 AWS_LIMIT_BYTES = 16384
@@ -69,6 +71,19 @@ def test_the_machine_has_our_keys_and_no_other_way_in(boot: FirstBoot) -> None:
     assert (made["ssh_deletekeys"], made["ssh_pwauth"], made["disable_root"]) == (True, False, True)
     (user,) = made["users"]
     assert (user["name"], user["ssh_authorized_keys"]) == ("trainstack", [boot.authorized_key])
+
+
+def test_a_refusal_that_repeats_the_user_data_shows_no_host_key(boot: FirstBoot) -> None:
+    said = f"Invalid value for field 'resource.metadata': '{cloud_config(boot)}'"
+    google = {"error": {"message": said, "errors": [{"reason": "invalid"}]}}
+    operation = gcp_faults.read_operation([{"code": "INVALID", "message": said}])
+    for refusal in (
+        aws_faults.from_code("InvalidUserData.Malformed", said, where="node-0 in us-east-1a"),
+        gcp_faults.fault(gcp_faults.read(google), status=400, doing="starting node-0"),
+        gcp_faults.fault(operation, status=0, doing="starting node-0"),
+    ):
+        assert "Invalid value for field" in str(refusal)
+        assert not any(line in str(refusal) for line in boot.host_key.splitlines())
 
 
 class Machine:
