@@ -142,7 +142,7 @@ class Gang:
                 kinds.add(type(error))
                 self.report(f"{len(self.names)} × {self.what} can't be had in {zone}, nothing is kept of it: {error}")
             except Exception as error:
-                self._end_all(error if isinstance(error, ProviderError) else ProviderError(str(error)))
+                self._end_all(error)
                 raise
         kind = UnsupportedError if kinds == {UnsupportedError} else CapacityError
         raise kind(
@@ -179,7 +179,7 @@ class Gang:
         try:
             return self.complete(zone)
         except Exception as error:
-            self._end_all(error if isinstance(error, ProviderError) else ProviderError(str(error)), kept=kept)
+            self._end_all(error, kept=kept)
             raise
 
     def end_all(self) -> None:
@@ -255,7 +255,7 @@ class Gang:
             self.report(f"ending {len(strangers)} machine(s) of an earlier try")
             self.machines.end(strangers)
 
-    def _end_all(self, why: ProviderError, *, kept: Collection[str] = ()) -> None:
+    def _end_all(self, why: Exception, *, kept: Collection[str] = ()) -> None:
         """Nothing of a failed try stays, but `kept`. Raises what `why` is, with what still lives, where that fails."""
         is_clear = isinstance(why, _CLEAR) and not self._unanswered
         try:
@@ -267,7 +267,8 @@ class Gang:
             else:
                 self.record.all_ended()
         except ProviderError as error:
-            raise type(why)(
+            kind = type(why) if isinstance(why, ProviderError) else ProviderError
+            raise kind(
                 f"{why}; and what was made for it could not be ended ({error}): run `make destroy` or "
                 "`fab leftovers --remove`, it may be billing"
             ) from None

@@ -154,26 +154,28 @@ def provider_of(folder: Path) -> str | None:
 
     For the search for leftovers: the stack file may name another provider by now.
     """
-    return _field(folder, "provider")
+    return _text(folder, "provider")
 
 
 def request_of(folder: Path) -> dict[str, Any]:
     """What was asked for last, likewise; {} when that isn't known."""
-    try:
-        request = json.loads((folder / "gang.json").read_text(encoding="utf-8"))["request"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+    request = _field(folder, "request")
     return request if isinstance(request, dict) else {}
 
 
 def zone_of(folder: Path) -> str | None:
     """Where machines were last asked for, likewise."""
-    return _field(folder, "zone")
+    return _text(folder, "zone")
 
 
-def _field(folder: Path, name: str) -> str | None:
+def _text(folder: Path, name: str) -> str | None:
+    value = _field(folder, name)
+    return value if isinstance(value, str) else None
+
+
+def _field(folder: Path, name: str) -> Any:
+    """None where the record can't be read or hasn't it."""
     try:
-        value = json.loads((folder / "gang.json").read_text(encoding="utf-8"))[name]
+        return json.loads((folder / "gang.json").read_text(encoding="utf-8"))[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return value if isinstance(value, str) else None

@@ -15,17 +15,13 @@ from tests.stand_ins.gcp.google_client import (
     Body,
     Compute,
     codes,
+    compute,
     machine,
     refused,
     spot,
 )
 
-__all__ = ["gcp", "gcp_key"]
-
-
-@pytest.fixture
-def compute(gcp: StandIn) -> Compute:
-    return Compute(gcp)
+__all__ = ["compute", "gcp", "gcp_key"]
 
 
 # -- what is right ----------------------------------------------------------------------------------------------------

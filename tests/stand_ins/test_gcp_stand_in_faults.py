@@ -20,17 +20,13 @@ from tests.stand_ins.gcp.google_client import (
     ZONE,
     Compute,
     codes,
+    compute,
     machine,
     refused,
     spot,
 )
 
-__all__ = ["gcp", "gcp_key"]
-
-
-@pytest.fixture
-def compute(gcp: StandIn) -> Compute:
-    return Compute(gcp)
+__all__ = ["compute", "gcp", "gcp_key"]
 
 
 def test_no_capacity_is_told_by_the_operation(gcp: StandIn, compute: Compute) -> None:

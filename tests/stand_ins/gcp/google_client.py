@@ -56,6 +56,11 @@ class Compute:
         return self.wait(getattr(self.api, collection)().delete(project=PROJECT, **what).execute())
 
 
+@pytest.fixture
+def compute(gcp: StandIn) -> Compute:
+    return Compute(gcp)
+
+
 def machine(machine_type: str = "e2-small", *, name: str = "node-0", zone: str = ZONE, **more: Any) -> Body:
     """A right body for any machine type."""
     gpu = not machine_type.startswith("e2")
