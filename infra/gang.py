@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal, Protocol
 
 from infra.errors import AccessError, CapacityError, ProviderError, QuotaError, UnsupportedError
+from infra.first_boot import FirstBoot
 from infra.gang_record import Record
 
 _AT_ONCE = 8  # launches under way at a time: the clouds throttle beyond
@@ -36,15 +36,16 @@ _CLEAR = (CapacityError, UnsupportedError, QuotaError, AccessError)  # refusals:
 class Order:
     """One machine, as asked for."""
 
-    name: str
-    """"node-3"."""
+    boot: FirstBoot
     rank: int
     zone: str
-    expires_at: datetime
-    """When the guard ends it, as its user data says."""
     token: str
     """Up to 32 characters, made for this one machine: asked twice with it, there is still one machine."""
-    user_data: str
+
+    @property
+    def name(self) -> str:
+        """ "node-3"."""
+        return self.boot.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +111,8 @@ class Gang:
     """In rank order."""
     what: str
     """For messages: "p5.48xlarge on demand"."""
-    expires_at: datetime
-    """When the guard ends its machines."""
-    user_data: Callable[[str], str]
-    """Name to user data; the same text each time it is asked for one name."""
+    boot: Callable[[str], FirstBoot]
+    """By a node's name; the same each time it is asked for one name."""
     report: Callable[[str], None]
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -193,12 +192,10 @@ class Gang:
             return {}
         orders = [
             Order(
-                name=name,
+                boot=self.boot(name),
                 rank=self.names.index(name),
                 zone=zone,
-                expires_at=self.expires_at,
                 token=self.record.token(name),
-                user_data=self.user_data(name),
             )
             for name in names
         ]

@@ -17,12 +17,12 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Resou
 from infra import gang_record, providers
 from infra.cluster import node_names
 from infra.dynamic import changed, one_sentence
+from infra.first_boot import FirstBoot
 from infra.gang import Gang as Machinery
 from infra.gang import Machine, Machines
 from infra.gang_record import Record
 from infra.providers.base import Deployment
 from infra.stack import project_root
-from infra.user_data import FirstBoot, cloud_config
 
 _REQUEST = ("provider", "wish", "public_key", "lifetime_s")
 """The inputs that a machine is made from, wherever it is made."""
@@ -58,17 +58,15 @@ def _machinery(props: Mapping[str, Any], *, pinned: Mapping[str, Any], record: R
     lifetime_s = int(props["lifetime_s"])
     expires_at = record.created_at + timedelta(seconds=lifetime_s)
 
-    def user_data(name: str) -> str:
+    def boot(name: str) -> FirstBoot:
         private, public = record.host_key(name)
-        return cloud_config(
-            FirstBoot(
-                name=name,
-                host_key=private,
-                host_public_key=public,
-                authorized_key=props["public_key"],
-                expires_at=expires_at,
-                lifetime_s=lifetime_s,
-            )
+        return FirstBoot(
+            name=name,
+            host_key=private,
+            host_public_key=public,
+            authorized_key=props["public_key"],
+            expires_at=expires_at,
+            lifetime_s=lifetime_s,
         )
 
     return Machinery(
@@ -76,8 +74,7 @@ def _machinery(props: Mapping[str, Any], *, pinned: Mapping[str, Any], record: R
         record=record,
         names=node_names(int(props["nodes"])),
         what=props["what"],
-        expires_at=expires_at,
-        user_data=user_data,
+        boot=boot,
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
 

@@ -7,8 +7,8 @@ and the provider is told at creation that a machine which powers off is to be de
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import datetime
+
+from infra.first_boot import FirstBoot
 
 USER = "trainstack"
 """The login that we make on every machine, whatever the image calls its own."""
@@ -49,21 +49,6 @@ AccuracySec=1s
 [Install]
 WantedBy=timers.target
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class FirstBoot:
-    """What one machine is to know at its start."""
-
-    name: str
-    """Host name: "node-0"."""
-    host_key: str
-    """Private host key in OpenSSH's format. Whoever can read the machine's user data can read it."""
-    host_public_key: str
-    authorized_key: str
-    """The stack's public key, for the user `trainstack`."""
-    expires_at: datetime
-    lifetime_s: int
 
 
 def cloud_config(boot: FirstBoot) -> str:

@@ -20,6 +20,7 @@ import pytest
 from infra import providers
 from infra.cluster import Cluster, Endpoint, Node, Price
 from infra.errors import CapacityError, ProviderError
+from infra.first_boot import FirstBoot
 from infra.gang import Machine, Order
 from infra.providers.base import Deployment, Leftover
 
@@ -121,8 +122,8 @@ class Cloud:
         (machine,) = [each for each in self.billing if each.name == name]
         return machine
 
-    def user_data(self, id_: str) -> str:
-        return self._made[id_].order.user_data
+    def boot(self, id_: str) -> FirstBoot:
+        return self._made[id_].order.boot
 
     def set(self, id_: str, **changes: Any) -> None:
         self._made[id_].machine = replace(self._made[id_].machine, **changes)

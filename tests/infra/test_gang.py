@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from tests.infra.in_memory_cloud import (
     refusing_each,
     stopping,
 )
+from tests.infra.ordering import boot
 
 ZONES = ("a", "b")
 SIZES = (1, 2, 8, 64)
@@ -44,8 +44,7 @@ def up(tmp_path: Path, cloud: Cloud) -> Callable[..., Gang]:
             record=record,
             names=node_names(nodes),
             what="big-one on demand",
-            expires_at=NOW + timedelta(hours=1),
-            user_data=lambda name: f"{name} {record.host_key(name)[1]} until {record.created_at}",
+            boot=lambda name: boot(name, now=record.created_at, host_key=record.host_key(name)[0]),
             report=(said if said is not None else []).append,
             sleep=cloud.sleep,
             clock=cloud.clock,

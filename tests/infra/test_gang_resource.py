@@ -34,7 +34,7 @@ def test_the_outputs_tell_where_until_when_and_which_machines(engine: Engine, ch
 def test_no_private_key_and_no_token_is_in_the_outputs(engine: Engine, cloud: Cloud) -> None:
     text = json.dumps(engine.up())
     assert "PRIVATE" not in text
-    assert all("PRIVATE" in order.user_data and order.token not in text for order in cloud.launches)
+    assert all("PRIVATE" in order.boot.host_key and order.token not in text for order in cloud.launches)
 
 
 def test_the_same_again_changes_nothing(engine: Engine, cloud: Cloud) -> None:

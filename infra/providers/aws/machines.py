@@ -14,6 +14,7 @@ from infra.errors import ProviderError
 from infra.gang import Machine, Order
 from infra.providers.aws import api, faults, instances
 from infra.providers.base import Deployment
+from infra.user_data import cloud_config
 
 _STATES = {
     "pending": "starting",
@@ -65,7 +66,7 @@ class AwsMachines:
             "ClientToken": order.token,
             "ImageId": self._pinned["image"],
             "InstanceType": wish["instance"],
-            "UserData": order.user_data,
+            "UserData": cloud_config(order.boot),
             "NetworkInterfaces": self._interfaces(order, place),
             "MetadataOptions": {
                 "HttpEndpoint": "enabled",

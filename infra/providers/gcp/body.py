@@ -14,7 +14,7 @@ from infra.errors import ProviderError
 from infra.gang import Order
 from infra.providers.base import Deployment
 from infra.providers.gcp import names
-from infra.user_data import USER
+from infra.user_data import USER, cloud_config
 
 # Google's own end comes this long before the guard's. The guard can only power off, and a machine that is off forgets
 # its maxRunDuration: it would stay, with its disk on the bill. Google may come up to 30 s late.
@@ -68,7 +68,7 @@ def tags(deployment: Deployment, *, is_head: bool) -> list[str]:
 
 def _metadata(order: Order, wish: Mapping[str, Any]) -> list[dict[str, str]]:
     items = {
-        "user-data": order.user_data,
+        "user-data": cloud_config(order.boot),
         "ssh-keys": f"{USER}:{wish['public_key']}",
         "enable-oslogin": "FALSE",  # OS Login, where the project or organisation has it on, ignores ssh-keys
         "block-project-ssh-keys": "TRUE",
@@ -117,7 +117,7 @@ def _scheduling(order: Order, wish: Mapping[str, Any], now: datetime) -> dict[st
         scheduling["preemptible"] = True
     if provisioning != "RESERVATION_BOUND":
         # Those end with their reservation, which bills to its end whether they run or not.
-        left = int((order.expires_at - now).total_seconds()) - EARLIER_S
+        left = int((order.boot.expires_at - now).total_seconds()) - EARLIER_S
         if left < SHORTEST_RUN_S:
             raise ProviderError(
                 f"{order.name}: {max(0, left + EARLIER_S)} s are left of the cluster's lifetime, and a machine on GCP "

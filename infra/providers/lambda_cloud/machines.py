@@ -17,6 +17,7 @@ from infra.providers.base import Deployment
 from infra.providers.lambda_cloud import names
 from infra.providers.lambda_cloud.api import Instance, Lambda, NotThereError
 from infra.rest import NoAnswerError
+from infra.user_data import cloud_config
 
 State = Literal["starting", "running", "stopped", "ending", "ended"]
 _STATES: dict[str, State] = {
@@ -74,7 +75,7 @@ class LambdaMachines:
             "ssh_key_names": [self._wish["key"]],
             "name": names.name(self._deployment, order.name),
             "hostname": order.name,
-            "user_data": order.user_data,
+            "user_data": cloud_config(order.boot),
             "tags": names.tags(self._deployment, node=order.name, token=order.token),
             "firewall_rulesets": [{"id": self._places[order.zone]["ruleset"]}],
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,10 @@ from infra.providers.aws import PROVIDER, api, network
 from infra.providers.aws.machines import AwsMachines
 from infra.providers.base import Deployment
 from infra.spec import ClusterSpec, parse
-from infra.user_data import FirstBoot, cloud_config
+from tests.infra import ordering
 from tests.infra.declaring import Cloud, Made
 from tests.stand_ins.aws.client import StandIn
 
-NOW = datetime(2026, 12, 3, 12, 0, tzinfo=UTC)
-EXPIRES_AT = NOW + timedelta(hours=1)
-PUBLIC_KEY = "ssh-ed25519 AAAAtest"
 HEAD_ADDRESS = "198.51.100.9"
 FILE = "stacks/Pulumi.aws.yaml"
 IMAGE = "ami-0d1a0000000022040"
@@ -53,21 +49,8 @@ def tagged(kind: str, mine: Deployment) -> list[dict[str, Any]]:
     return [{"ResourceType": kind, "Tags": tag_list(mine)}]
 
 
-def user_data(name: str, *, key: str = PUBLIC_KEY) -> str:
-    boot = FirstBoot(
-        name=name,
-        host_key="PRIVATE",
-        host_public_key="ssh-ed25519 AAAAhost",
-        authorized_key=key,
-        expires_at=EXPIRES_AT,
-        lifetime_s=3600,
-    )
-    return cloud_config(boot)
-
-
-def order(name: str = "node-0", *, zone: str = "us-east-1a", token: str = "0" * 32) -> Order:
-    rank = int(name.rpartition("-")[2])
-    return Order(name=name, rank=rank, zone=zone, expires_at=EXPIRES_AT, token=token, user_data=user_data(name))
+def order(name: str = "node-0", *, zone: str = "us-east-1a", **changes: Any) -> Order:
+    return ordering.order(name, zone=zone, **changes)
 
 
 class Place:

@@ -16,7 +16,8 @@ from infra.gang_record import Record
 from infra.providers.aws import machines as ec2_machines
 from infra.providers.aws.machines import AwsMachines
 from infra.providers.base import Deployment
-from tests.infra.aws.asking import EXPIRES_AT, IMAGE, NOW, PINNED, Place, deployment, order, user_data
+from tests.infra.aws.asking import IMAGE, PINNED, Place, deployment, order
+from tests.infra.ordering import NOW, boot
 from tests.stand_ins.aws.client import StandIn
 
 ZONES = ["us-east-1a", "us-east-1b"]
@@ -40,8 +41,7 @@ class Raising:
             record=self.record,
             names=node_names(nodes),
             what="g5.xlarge (on-demand)",
-            expires_at=EXPIRES_AT,
-            user_data=user_data,
+            boot=boot,
             report=self.said.append,
             sleep=lambda _: None,
             clock=_ticks(),
@@ -350,8 +350,8 @@ def test_the_image_is_pinned_with_its_root_disk(aws: StandIn) -> None:
     assert PROVIDER.pin({"region": "us-east-1", "image": IMAGE})["root_device"] == "/dev/sda1"
 
 
-def test_a_lifetime_is_in_the_user_data() -> None:
-    assert str(int((NOW + timedelta(hours=1)).timestamp())) in user_data("node-0")
+def test_a_lifetime_is_in_the_user_data(place: Place) -> None:
+    assert str(int((NOW + timedelta(hours=1)).timestamp())) in place.machines().request(order())["UserData"]
 
 
 def test_one_that_can_not_be_ended_does_not_keep_the_others(place: Place, aws: StandIn) -> None:

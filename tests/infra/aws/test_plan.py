@@ -15,10 +15,12 @@ import pytest
 from infra import ssh_keys
 from infra.cluster import node_names
 from infra.errors import SpecError
+from infra.first_boot import FirstBoot
 from infra.providers.aws import instances, machines, network, plan, preflight, storage
 from infra.providers.base import Deployment
-from infra.user_data import FirstBoot, cloud_config
-from tests.infra.aws.asking import NOW, PINNED, asked, deployment, order
+from infra.user_data import cloud_config
+from tests.infra.aws.asking import PINNED, asked, deployment, order
+from tests.infra.ordering import NOW
 
 LONGEST_ZONE = "ap-northeast-1-tpe-1a"
 KEYS = "|".join(plan.KEYS)

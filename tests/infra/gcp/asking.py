@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,9 @@ from infra.gang import Order
 from infra.providers.base import Deployment
 from infra.providers.gcp import api, names
 from infra.spec import ClusterSpec, parse
-from infra.user_data import FirstBoot, cloud_config
+from tests.infra import ordering
+from tests.infra.ordering import PUBLIC_KEY
 from tests.stand_ins.gcp.client import StandIn
-
-NOW = datetime(2026, 12, 3, 12, 0, tzinfo=UTC)
-PUBLIC_KEY = "ssh-ed25519 AAAAtest"
 
 
 def deployment(root: object, stack: str = "gcp") -> Deployment:
@@ -29,24 +26,8 @@ def asked(**keys: Any) -> ClusterSpec:
     return parse(spec, file="stacks/Pulumi.gcp.yaml")
 
 
-def order(
-    name: str = "node-0",
-    *,
-    zone: str = "us-central1-a",
-    token: str = "0" * 32,
-    lifetime_s: int = 3600,
-    now: datetime = NOW,
-) -> Order:
-    boot = FirstBoot(
-        name=name,
-        host_key="PRIVATE",
-        host_public_key="ssh-ed25519 AAAAhost",
-        authorized_key=PUBLIC_KEY,
-        expires_at=now + timedelta(seconds=lifetime_s),
-        lifetime_s=lifetime_s,
-    )
-    rank = int(name.rpartition("-")[2])
-    return Order(name=name, rank=rank, zone=zone, expires_at=boot.expires_at, token=token, user_data=cloud_config(boot))
+def order(name: str = "node-0", *, zone: str = "us-central1-a", **changes: Any) -> Order:
+    return ordering.order(name, zone=zone, **changes)
 
 
 def wish(**changes: Any) -> dict[str, Any]:

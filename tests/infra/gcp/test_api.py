@@ -13,7 +13,8 @@ from infra.errors import AccessError, ProviderError
 from infra.gang_record import Record
 from infra.providers.gcp import api, faults
 from infra.providers.gcp.api import Client
-from tests.infra.gcp.asking import NOW, deployment
+from tests.infra.gcp.asking import deployment
+from tests.infra.ordering import NOW
 
 
 class Answer:

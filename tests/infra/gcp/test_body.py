@@ -12,7 +12,8 @@ import pytest
 from infra.errors import ProviderError
 from infra.providers.base import Deployment
 from infra.providers.gcp import body, names
-from tests.infra.gcp.asking import NOW, PINNED, PUBLIC_KEY, deployment, order, wish
+from tests.infra.gcp.asking import PINNED, deployment, order, wish
+from tests.infra.ordering import NOW, PUBLIC_KEY
 
 STACKS = ["a", "gcp", "J.Doe_x", "A-b", "a_b", "a.b", "_", "x" * 128, "x" * 127 + "y", "goog-le"]
 ENDINGS = ["node-63", "roce-northamerica-northeast1-a-7", "within-15", "shared"]
@@ -63,7 +64,7 @@ def test_the_machine_ends_by_itself_before_the_guard_would_only_switch_it_off(mi
 
 
 def test_the_deadline_is_the_guards_own(mine: Deployment) -> None:
-    assert order(lifetime_s=7200).expires_at == NOW + timedelta(seconds=7200)
+    assert order(lifetime_s=7200).boot.expires_at == NOW + timedelta(seconds=7200)
     seconds = made(mine, lifetime_s=7200)["scheduling"]["maxRunDuration"]["seconds"]
     assert int(seconds) == 7200 - body.EARLIER_S
 

@@ -18,6 +18,7 @@ from infra.providers.base import Deployment
 from infra.providers.gcp import api, names
 from infra.providers.gcp.machines import GcpMachines
 from tests.infra.gcp.asking import PINNED, clouds_wish, deployment, order
+from tests.infra.ordering import boot
 from tests.stand_ins.gcp.client import StandIn
 from tests.stand_ins.gcp.fixtures import gcp, gcp_key  # noqa: F401
 
@@ -74,8 +75,7 @@ def gang(mine: Deployment, machines: GcpMachines, clock: Clock) -> Callable[...,
             record=Record(mine.gang_folder, provider="gcp", now=datetime.now(UTC)),
             names=node_names(nodes),
             what=TYPE,
-            expires_at=now_order().expires_at,
-            user_data=lambda name: str(now_order(name).user_data),
+            boot=lambda name: boot(name, now=datetime.now(UTC)),
             report=lambda _: None,
             sleep=clock.sleep,
             clock=clock,

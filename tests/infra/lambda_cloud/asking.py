@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from infra.gang import Order
@@ -11,10 +10,10 @@ from infra.providers.lambda_cloud import access
 from infra.providers.lambda_cloud.api import Lambda
 from infra.providers.lambda_cloud.machines import LambdaMachines
 from infra.spec import ClusterSpec, parse
+from tests.infra import ordering
+from tests.infra.ordering import PUBLIC_KEY
 
-PUBLIC_KEY = "ssh-ed25519 AAAAtest"
 REGION = "us-east-1"
-NOW = datetime(2026, 12, 3, 12, 0, tzinfo=UTC)
 
 
 def asked(**keys: Any) -> ClusterSpec:
@@ -24,9 +23,7 @@ def asked(**keys: Any) -> ClusterSpec:
 
 
 def order(name: str = "node-0", *, token: str = "0" * 32) -> Order:
-    rank = int(name.rpartition("-")[2])
-    expires_at = NOW + timedelta(hours=1)
-    return Order(name=name, rank=rank, zone=REGION, expires_at=expires_at, token=token, user_data="#cloud-config\n{}")
+    return ordering.order(name, zone=REGION, token=token)
 
 
 def machines(client: Lambda, mine: Deployment, *, regions: tuple[str, ...] = (REGION,)) -> LambdaMachines:

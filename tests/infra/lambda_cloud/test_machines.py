@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,7 +12,9 @@ from infra.gang import Gang
 from infra.gang_record import Record
 from infra.providers.base import Deployment
 from infra.providers.lambda_cloud.api import Lambda
+from infra.user_data import cloud_config
 from tests.infra.lambda_cloud.asking import REGION, machines, order
+from tests.infra.ordering import boot
 from tests.stand_ins.lambda_cloud.server import StandIn
 
 LAUNCH = r"/api/v1/instance-operations/launch"
@@ -25,8 +27,7 @@ def gang(client: Lambda, mine: Deployment, *, nodes: int = 2, regions: tuple[str
         record=Record(mine.gang_folder, provider="lambda", now=datetime.now(UTC)),
         names=node_names(nodes),
         what="gpu_8x_h100_sxm5 on demand",
-        expires_at=datetime.now(UTC) + timedelta(hours=1),
-        user_data=lambda name: f"#cloud-config\n# {name}",
+        boot=boot,
         report=lambda _: None,
         sleep=lambda _: None,
         clock=lambda: next(ticks),
@@ -38,7 +39,7 @@ def test_a_machine_is_asked_for_with_its_marks_and_ends(cloud: StandIn, client: 
     id_ = ours.launch(order())
     request = cloud.instances[id_].request
     assert request["hostname"] == "node-0"
-    assert request["user_data"] == order().user_data
+    assert request["user_data"] == cloud_config(order().boot)
     assert {tag["key"]: tag["value"] for tag in request["tags"]}["trainstack"] == "trainstack/trainstack/lambda"
     (ruleset,) = cloud.rulesets.values()
     assert request["firewall_rulesets"] == [{"id": ruleset["id"]}]

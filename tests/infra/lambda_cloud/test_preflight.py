@@ -11,7 +11,8 @@ from infra.errors import AccessError, ProviderError
 from infra.providers.base import Deployment
 from infra.providers.lambda_cloud import PROVIDER, access, api, leftovers, plan, preflight
 from infra.providers.lambda_cloud.api import Lambda
-from tests.infra.lambda_cloud.asking import PUBLIC_KEY, asked, machines, order
+from tests.infra.lambda_cloud.asking import asked, machines, order
+from tests.infra.ordering import PUBLIC_KEY
 from tests.stand_ins.lambda_cloud.server import KEY, StandIn
 
 KEYS = "stacks/Pulumi.lambda.yaml, key trainstack:cluster"
