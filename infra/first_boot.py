@@ -19,3 +19,12 @@ class FirstBoot:
     """The stack's public key: the one way in."""
     expires_at: datetime
     lifetime_s: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    """Who logs in, and where his things are."""
+
+    user: str
+    work_dir: str
+    """Absolute path: Node.work_dir."""

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from infra.errors import AccessError, CapacityError, ProviderError, QuotaError, UnsupportedError
 from infra.first_boot import FirstBoot
@@ -61,6 +61,8 @@ class Machine:
     private_address: str = ""
     """"" until the provider has given one."""
     public_address: str = ""
+    public_port: int = 22
+    """Where SSH is reached at `public_address`: container clouds map another one."""
     fault: ProviderError | None = None
     """Why it ended by itself, where the provider says so."""
     facts: dict[str, str] = field(default_factory=dict)
@@ -99,6 +101,14 @@ class Machines(Protocol):
 
         Raises ProviderError with those that still live.
         """
+
+
+@runtime_checkable
+class LaunchesWhole(Protocol):
+    """The optional power of Machines whose gang is made by one call: none of it can be made, or made anew, alone."""
+
+    def launch_whole(self, orders: Sequence[Order]) -> dict[str, str]:
+        """Ids by node's name. What `launch` says of tokens and errors holds for the call as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +172,15 @@ class Gang:
         for name in there:
             self.record.confirm(name)
         missing = [name for name in self.names if name not in there]
+        whole = isinstance(self.machines, LaunchesWhole)
+        if whole and missing and there:
+            self.report(f"{', '.join(missing)} can't be made alone: ending the others, to make all anew")
+            self.machines.end([machine.id for machine in there.values()])
+            there, missing = {}, list(self.names)
         self.record.begin(zone)
         ids = {name: machine.id for name, machine in there.items() if name in self.names}
         # The first alone: where there is no capacity, the others needn't be asked for.
-        for few in (missing[:1], missing[1:]):
+        for few in (missing,) if whole else (missing[:1], missing[1:]):
             ids.update(self._launch(few, zone))
         running = self._await_running(ids)
         for name in self.names:
@@ -199,15 +214,24 @@ class Gang:
             )
             for name in names
         ]
-        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-            futures = [pool.submit(self.machines.launch, order) for order in orders]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        self._told.update(future.result() for future in futures if future.exception() is None)
+        ids, errors = self._asked_for(orders)
+        self._told.update(ids.values())
         if errors:
             self._unanswered.extend(error for error in errors if not isinstance(error, _CLEAR))
             # A final reason (no quota, no rights) says more than the capacity that was missing beside it.
             raise min(errors, key=lambda error: isinstance(error, CapacityError | UnsupportedError))
-        return {order.name: future.result() for order, future in zip(orders, futures, strict=True)}
+        return ids
+
+    def _asked_for(self, orders: Sequence[Order]) -> tuple[dict[str, str], list[BaseException]]:
+        if isinstance(self.machines, LaunchesWhole):
+            try:
+                return self.machines.launch_whole(orders), []
+            except Exception as error:  # noqa: BLE001 - _launch raises it
+                return {}, [error]
+        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+            futures = {order.name: pool.submit(self.machines.launch, order) for order in orders}
+        errors = {name: told for name, future in futures.items() if (told := future.exception()) is not None}
+        return {name: future.result() for name, future in futures.items() if name not in errors}, [*errors.values()]
 
     def _await_running(self, ids: dict[str, str]) -> dict[str, Machine]:
         """By name. What was just made may be unseen for some seconds: not seen isn't gone."""

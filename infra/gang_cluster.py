@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,12 +13,13 @@ from infra import own_address
 from infra.cluster import VERSION, Cluster, Endpoint, Node, Price, SharedStorage
 from infra.dynamic import public_key
 from infra.errors import ProviderError
+from infra.first_boot import Login
 from infra.gang_record import request_of
 from infra.gang_resource import Gang
 from infra.gpus import MachineType
 from infra.providers.base import Deployment
 from infra.spec import ClusterSpec
-from infra.user_data import USER, WORK_DIR
+from infra.user_data import LOGIN
 
 
 def ssh_from(spec: ClusterSpec) -> Sequence[str]:
@@ -92,10 +94,18 @@ def cluster(
     *,
     region: str | None,
     machine: MachineType,
-    head_address: pulumi.Output[str],
-    storage: pulumi.Output[dict[str, str]] | None,
+    head_address: pulumi.Output[str] | None = None,
+    storage: pulumi.Output[dict[str, str]] | None = None,
+    login: Login = LOGIN,
+    interface: str | None = None,
+    all_public: bool = False,
 ) -> pulumi.Output[dict[str, object]]:
-    """`Cluster.to_json()`, once every node is there. `region`: None where zones are regions."""
+    """`Cluster.to_json()`, once every node is there.
+
+    `region`: None where zones are regions. `head_address`: None where the machine tells its own public one.
+    `all_public`: every node is reached from outside, not the head alone.
+    """
+    shape = _Shape(region=region, machine=machine, login=login, interface=interface, all_public=all_public)
     known = pulumi.Output.all(
         zone=made.zone,
         created_at=made.created_at,
@@ -105,19 +115,28 @@ def cluster(
         head=head_address,
         storage=storage,
     )
-    return known.apply(lambda it: _cluster(spec, deployment, region, machine, it).to_json())
+    return known.apply(lambda it: _cluster(spec, deployment, shape, it).to_json())
 
 
-def _cluster(
-    spec: ClusterSpec, deployment: Deployment, region: str | None, machine: MachineType, known: Mapping[str, Any]
-) -> Cluster:
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """What is known of the nodes before they are there."""
+
+    region: str | None
+    machine: MachineType
+    login: Login
+    interface: str | None
+    all_public: bool
+
+
+def _cluster(spec: ClusterSpec, deployment: Deployment, shape: _Shape, known: Mapping[str, Any]) -> Cluster:
     price = known["price"]
     return Cluster(
         version=VERSION,
         project=deployment.project,
         stack=deployment.stack,
         provider=spec.provider,
-        region=region or known["zone"],
+        region=shape.region or known["zone"],
         zone=known["zone"],
         created_at=datetime.fromisoformat(known["created_at"]),
         expires_at=datetime.fromisoformat(known["expires_at"]),
@@ -125,25 +144,29 @@ def _cluster(
         shared_storage=None,
         storage=SharedStorage(**known["storage"]) if known["storage"] else None,
         nodes=tuple(
-            _node(spec, machine, each, rank=rank, head_address=known["head"])
+            _node(spec, shape, each, rank=rank, head_address=known["head"])
             for rank, each in enumerate(known["machines"])
         ),
     )
 
 
-def _node(spec: ClusterSpec, machine: MachineType, made: Mapping[str, Any], *, rank: int, head_address: str) -> Node:
+def _node(spec: ClusterSpec, shape: _Shape, made: Mapping[str, Any], *, rank: int, head_address: str | None) -> Node:
+    machine = shape.machine
+    # State of an older checkout has no port.
+    own = Endpoint(host=head_address or made["public_address"], port=int(made.get("public_port", 22)))
     return Node(
         name=made["name"],
         provider_id=made["id"],
         rank=rank,
-        public=Endpoint(host=head_address) if rank == 0 else None,
+        public=own if rank == 0 or shape.all_public else None,
         private=Endpoint(host=made["private_address"]),
-        user=USER,
+        user=shape.login.user,
         host_key=made["host_key"],
-        work_dir=WORK_DIR,
+        work_dir=shape.login.work_dir,
         processes=spec.processes_per_node or machine.gpu_count,
         cpu_threads=machine.vcpus,
         gpu_model=machine.gpu_model,
         gpu_count=machine.gpu_count,
         gpu_memory_gib=machine.gpu_memory_gib,
+        interface=shape.interface,
     )

@@ -99,6 +99,7 @@ def _outputs(
                 "id": machine.id,
                 "private_address": machine.private_address,
                 "public_address": machine.public_address,
+                "public_port": machine.public_port,
                 "host_key": record.host_key(machine.name)[1],
                 "facts": machine.facts,
             }

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 
-from infra.first_boot import FirstBoot
+from infra.first_boot import FirstBoot, Login
 
 USER = "trainstack"
 """The login that we make on every machine, whatever the image calls its own."""
-WORK_DIR = f"/home/{USER}/trainstack"
+LOGIN = Login(user=USER, work_dir=f"/home/{USER}/trainstack")
 DEADLINE_FILE = "/etc/trainstack/deadline"
 """Unix time. Rewriting it (whole, by a rename) moves the deadline."""
 LONGEST_UPTIME_FILE = "/etc/trainstack/longest-uptime"

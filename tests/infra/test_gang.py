@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.infra.in_memory_cloud import (
     NOW,
     Cloud,
     Killed,
+    WholeCloud,
     failing_to_end,
     killed_at,
     refusing,
@@ -34,10 +36,10 @@ def cloud() -> Cloud:
 
 
 @pytest.fixture
-def up(tmp_path: Path, cloud: Cloud) -> Callable[..., Gang]:
+def up_on(tmp_path: Path) -> Callable[..., Gang]:
     """A gang as a new process would make it: the record is read from its folder each time."""
 
-    def make(nodes: int, *, said: list[str] | None = None) -> Gang:
+    def make(cloud: Cloud, nodes: int, *, said: list[str] | None = None) -> Gang:
         record = Record(tmp_path / "gang", provider="fake", now=NOW)
         return Gang(
             machines=cloud,
@@ -51,6 +53,11 @@ def up(tmp_path: Path, cloud: Cloud) -> Callable[..., Gang]:
         )
 
     return make
+
+
+@pytest.fixture
+def up(up_on: Callable[..., Gang], cloud: Cloud) -> Callable[..., Gang]:
+    return functools.partial(up_on, cloud)
 
 
 def kill(cloud: Cloud, name: str, *, during: Callable[[], object]) -> None:
@@ -346,3 +353,40 @@ def test_one_that_never_shows_is_asked_for_anew_by_the_next_completion(up: Calla
     cloud.unseen = 0
     assert up(2).complete("a")[1].id != never_shown
     assert cloud.names == node_names(2)
+
+
+# Clouds that make a gang by one call
+
+
+@pytest.fixture
+def whole() -> WholeCloud:
+    return WholeCloud(room={"a": 2, "b": 4})
+
+
+def test_a_gang_that_comes_whole_is_asked_for_once_in_each_zone(
+    whole: WholeCloud, up_on: Callable[[Cloud, int], Gang]
+) -> None:
+    machines = up_on(whole, 3).raise_in_one_of(ZONES)
+    assert [(machine.name, machine.zone) for machine in machines] == [(name, "b") for name in node_names(3)]
+    assert [order.zone for order in whole.launches] == ["a"] * 3 + ["b"] * 3
+
+
+def test_one_that_is_missing_of_it_is_not_made_alone(whole: WholeCloud, up_on: Callable[[Cloud, int], Gang]) -> None:
+    before = {machine.id for machine in up_on(whole, 2).raise_in_one_of(ZONES)}
+    whole.end_by_hand("node-1")
+    after = up_on(whole, 2).mend("a")
+    assert [machine.name for machine in after] == ["node-0", "node-1"]
+    assert before.isdisjoint(machine.id for machine in after)
+    assert whole.names == ["node-0", "node-1"]
+
+
+def test_a_whole_gang_that_was_made_unheard_is_not_made_twice(
+    whole: WholeCloud, up_on: Callable[[Cloud, int], Gang]
+) -> None:
+    whole.after_launch = killed_at("node-1")
+    with pytest.raises(Killed):
+        up_on(whole, 2).raise_in_one_of(ZONES)
+    whole.after_launch = lambda _order: None
+    up_on(whole, 2).raise_in_one_of(ZONES)
+    assert whole.names == ["node-0", "node-1"]
+    assert len(whole.launches) == 2

@@ -89,7 +89,6 @@ class GcpCluster(pulumi.ComponentResource):
             region=choice.region,
             machine=choice.machine,
             # Its machine's own, so that it goes when the machine does.
-            head_address=gang.machines.apply(lambda machines: str(machines[0]["public_address"])),
             storage=shared,
         )
         self.register_outputs({"cluster": self.cluster})

@@ -74,8 +74,6 @@ class LambdaCluster(pulumi.ComponentResource):
             gang,
             region=None,
             machine=choice.machine,
-            head_address=gang.machines.apply(lambda machines: str(machines[0]["public_address"])),
-            storage=None,
         )
         self.register_outputs({"cluster": self.cluster})
 

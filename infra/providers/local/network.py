@@ -44,7 +44,7 @@ def create_hub(layout: Layout) -> str:
     """
     with _one_at_a_time():
         remove_hub(layout)
-        subnet = free_subnet(_routes(), start=int(layout.deployment.digest, 16))
+        subnet = free_subnet(routes(), start=int(layout.deployment.digest, 16))
         host = subnet.network_address + HOST_PART
         run(["ip", "netns", "add", layout.hub])
         inside = ["ip", "-n", layout.hub]
@@ -134,7 +134,7 @@ def free_subnet(taken: Sequence[ipaddress.IPv4Network], *, start: int) -> ipaddr
     raise ProviderError("no free /24 network is left in 10.64.0.0/10: `ip route` shows what takes them")
 
 
-def _routes() -> list[ipaddress.IPv4Network]:
+def routes() -> list[ipaddress.IPv4Network]:
     said = run(["ip", "-4", "-json", "route", "show", "table", "all"])
     try:
         destinations = [route["dst"] for route in json.loads(said or "[]")]
