@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -90,6 +91,19 @@ def test_the_receipt_stops_counting_when_the_guard_ended_the_nodes() -> None:
     assert "for 1800 s" in cost.receipt(cluster(), ended_at=NOW + timedelta(minutes=30))
     late = cost.receipt(cluster(), ended_at=NOW + timedelta(days=9))
     assert "for 86400 s at $2.00 per hour = $48.00 (catalogue" in late
+
+
+@pytest.mark.parametrize(
+    ("rest", "told"),
+    [
+        (0.05, "for 86400 s at $2.00 per hour, and what the guard doesn't end for 36000 s at $0.0500 = $48.50 ("),
+        (None, "for 86400 s at $2.00 per hour, and what the guard doesn't end for 36000 s at unknown = unknown ("),
+    ],
+)
+def test_the_receipt_counts_on_what_the_guard_does_not_end(rest: float | None, told: str) -> None:
+    price = dataclasses.replace(cluster().price, usd_per_hour_after_guard=rest)
+    assert told in cost.receipt(cluster().replace(price=price), ended_at=NOW + timedelta(hours=34))
+    assert "guard" not in cost.receipt(cluster().replace(price=price), ended_at=NOW + timedelta(hours=24))
 
 
 def test_an_unknown_price_is_never_zero_and_never_under_a_cap() -> None:

@@ -56,7 +56,16 @@ _KEYS_HOW = (
 
 @functools.cache
 def _session() -> Any:
-    return boto3.session.Session()
+    session = boto3.session.Session()
+    session.events.register("before-parse", _refuse_page)
+    return session
+
+
+def _refuse_page(*, response_dict: Mapping[str, Any], **_: object) -> None:
+    """A proxy's page can be XML that botocore reads, and misses its own elements in with a KeyError."""
+    start = bytes(response_dict.get("body") or b"")[:100].lstrip().lower()
+    if start.startswith((b"<!doctype html", b"<html")):
+        raise ResponseParserError("the answer is a page for people, of a proxy perhaps, and not AWS's")
 
 
 _MAKING = threading.Lock()  # a session may be used by one thread at a time, its clients by many

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pulumi
@@ -13,6 +13,7 @@ import pytest
 from infra import own_address
 from infra.cluster import Cluster
 from infra.errors import ProviderError
+from infra.gang_record import Record
 from infra.providers.aws import plan, resources
 from infra.providers.base import Deployment
 from infra.spec import ClusterSpec
@@ -213,6 +214,22 @@ def test_the_world_comes_in_only_where_it_is_written_and_with_a_warning(
     declared(cloud, mine, asked(ssh_from=["0.0.0.0/0"]))
     assert doors(cloud) == ["0.0.0.0/0"]
     assert warned == ["SSH to the head is open to the whole world, as ssh_from says"]
+
+
+def test_machines_that_run_keep_their_lifetime_and_the_user_is_told(
+    cloud: Cloud, mine: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", lambda text, *_: warned.append(text))
+    now = datetime(2026, 12, 3, tzinfo=UTC)
+    Record(mine.gang_folder, provider="aws", now=now).restart(now, request={"lifetime_s": 7200}, pinned={})
+    declared(cloud, mine, asked(max_lifetime="2h"))
+    assert warned == []
+    declared(cloud, mine, asked(max_lifetime="5h"))
+    assert warned == [
+        "machines that run keep the lifetime they were made with, 2 h: the new max_lifetime, 5 h, is that of the next "
+        "gang (`make destroy`, then `pulumi up`)"
+    ]
 
 
 def test_members_reach_one_another_by_rules_in_and_out(cloud: Cloud, mine: Deployment) -> None:

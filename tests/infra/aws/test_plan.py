@@ -85,6 +85,9 @@ def test_a_region_that_is_missing_or_contradicted_is_told(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
+        ({"region": "us-east"}, r"^region is 'us-east', which is no region: write it as us-east-1$"),
+        ({"region": "us-east-1a"}, r"^region is 'us-east-1a', which is no region: write it as us-east-1$"),
+        ({"disk_gib": 16385}, r"^disk_gib is 16385: gp3 has at most 16384$"),
         ({"nodes": 65}, r"^nodes is 65: a gang on AWS has at most 64$"),
         ({"market": "flex-start"}, r"^market is 'flex-start', which AWS hasn't: take on-demand or spot"),
         ({"reservation": "mine"}, r"^reservation is 'mine': .* cr-0123456789abcdef0$"),

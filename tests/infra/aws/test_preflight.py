@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +67,36 @@ def test_a_profile_that_is_not_there_is_named(mine: Deployment, monkeypatch: pyt
     (line,) = told(mine)
     assert "nobody" in line
     assert "set AWS_PROFILE" in line
+
+
+@contextlib.contextmanager
+def proxy() -> Iterator[str]:
+    """Answers everything with its own page, as one that wants to be logged in to does; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            page = b"<html>Please log in</html>"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.usefixtures("fresh_clients")
+def test_a_page_of_a_proxy_is_no_answer_of_aws(mine: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    with proxy() as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        (line,) = told(mine)
+    assert line.startswith("AWS credentials: ")
+    assert "\n" not in line
 
 
 # -- quota ----------------------------------------------------------------------------------------------------------
