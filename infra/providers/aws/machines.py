@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from infra.ending import end_each
 from infra.errors import ProviderError
 from infra.gang import Machine, Order
 from infra.providers.aws import api, faults, instances
@@ -26,7 +27,6 @@ _STATES = {
 }
 NODE_TAG = "trainstack-node"
 _END_DEADLINE_S = 1200.0  # machines with eight GPUs need minutes to shut down; the bill stops when that begins
-_LOOK_EVERY_S = 5.0
 
 
 class AwsMachines:
@@ -154,39 +154,29 @@ def end(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Returns when all have ended; those that aren't there have."""
-    if not ids:
-        return  # a filter without values would mean all
-    living = [machine for machine in _described(region, [_by_id(ids)]) if machine.state != "ended"]
-    refused = []
-    for machine in list(living):
-        try:
-            _terminate(region, machine)
-        except ProviderError as error:
-            refused.append(error)  # the others are to end all the same
-            living.remove(machine)
-    deadline = clock() + _END_DEADLINE_S
-    while living:
-        ids = [machine.id for machine in living]
-        living = [machine for machine in _described(region, [_by_id(ids)]) if machine.state != "ended"]
-        if living and clock() >= deadline:
-            left = ", ".join(f"{machine.name} ({machine.id}) is {machine.state}" for machine in living)
-            raise ProviderError(
-                f"{left} {_END_DEADLINE_S:.0f} s after AWS was told to terminate it: look at it in the console of "
-                f"{region}, then run `fab leftovers`"
-            )
-        if living:
-            sleep(_LOOK_EVERY_S)
-    if refused:
-        raise type(refused[0])("; ".join(map(str, refused)))
+    end_each(
+        ids,
+        tell=lambda id_: _terminate(region, id_),
+        living=lambda told: {
+            machine.id: f"{machine.name} ({machine.id}) is {machine.state}"
+            for machine in _described(region, [_by_id(told)])
+            if machine.state != "ended"
+        },
+        deadline_s=_END_DEADLINE_S,
+        cloud="AWS",
+        console=f"the console of {region}",
+        sleep=sleep,
+        clock=clock,
+    )
 
 
-def _terminate(region: str, machine: Machine) -> None:
+def _terminate(region: str, id_: str) -> None:
     """One by one: an id that has just gone would make AWS refuse the whole list."""
     try:
-        api.client("ec2", region).terminate_instances(InstanceIds=[machine.id])
+        api.client("ec2", region).terminate_instances(InstanceIds=[id_])
     except api.FAILURES as error:
         if api.code_of(error) != "InvalidInstanceID.NotFound":
-            raise api.translated(error, where=f"ending {machine.name} ({machine.id})") from None
+            raise api.translated(error, where=f"ending {id_}") from None
 
 
 def _described(region: str, filters: Sequence[Mapping[str, Any]]) -> list[Machine]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from infra.ending import end_each
 from infra.errors import ProviderError
 from infra.gang import Machine, Order
 from infra.providers.base import Deployment
@@ -99,28 +100,21 @@ class GcpMachines:
         return list(found.values())
 
     def end(self, ids: Sequence[str]) -> None:
-        living, problems = [], []
-        for id_ in ids:
-            try:
-                self._client.delete(self._path(id_), doing=f"ending {id_}")
-                living.append(id_)
-            except faults.NotFound:
-                continue
-            except faults.InUse:  # it is ending, or starting: the look below says what becomes of it
-                living.append(id_)
-            except ProviderError as error:
-                problems.append(str(error))  # the others are to end all the same
-        end = self._client.clock() + _END_S
-        while living := [id_ for id_ in living if self._get(id_) is not None]:
-            if self._client.clock() >= end:
-                problems.append(
-                    f"{', '.join(living)} still there {_END_S:.0f} s after Google was told to delete it: "
-                    "look at it in the console, then run `fab leftovers`"
-                )
-                break
-            self._client.sleep(_LOOK_EVERY_S)
-        if problems:
-            raise ProviderError("; ".join(problems))
+        end_each(
+            ids,
+            tell=self._delete,
+            living=lambda told: {id_: f"{id_} is there" for id_ in told if self._get(id_) is not None},
+            deadline_s=_END_S,
+            cloud="Google",
+            console="the console",
+            sleep=self._client.sleep,
+            clock=self._client.clock,
+        )
+
+    def _delete(self, id_: str) -> None:
+        # In use: it is ending, or starting, and the look that follows says what becomes of it.
+        with contextlib.suppress(faults.NotFound, faults.InUse):
+            self._client.delete(self._path(id_), doing=f"ending {id_}")
 
     def _insert(self, order: Order, asked: Mapping[str, Any], *, request_id: str) -> None:
         doing = f"starting {order.name} in {order.zone}"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from infra.ending import LOOK_EVERY_S, end_each
 from infra.errors import CapacityError, ProviderError
 from infra.gang import Machine, Order
 from infra.providers.base import Deployment
@@ -31,7 +32,6 @@ _STATES: dict[str, State] = {
 # Reports tell of 25 minutes and more for machines with eight GPUs, which are bare metal (dstack issue 2342).
 BOOT_DEADLINE_S = {"one": 1200.0, "many": 2700.0}
 _END_DEADLINE_S = 900.0
-_LOOK_EVERY_S = 5.0
 _LOOKS_FOR_LOST = 6
 
 
@@ -61,7 +61,7 @@ class LambdaMachines:
             return self._client.launch(self.request(order), doing=doing)
         except NoAnswerError as error:
             for _ in range(_LOOKS_FOR_LOST):
-                self._sleep(_LOOK_EVERY_S)
+                self._sleep(LOOK_EVERY_S)
                 with contextlib.suppress(ProviderError):  # what the launch said tells more
                     if (made := self._with_token(order.token)) is not None:
                         return made
@@ -108,25 +108,21 @@ def end(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Returns when all have ended, as Lambda itself says; those that aren't there have."""
-    told, refused = [], []
-    for id_ in ids:
-        try:
-            client.terminate(id_)
-            told.append(id_)
-        except NotThereError:
-            continue
-        except ProviderError as error:
-            refused.append(error)  # the others are to end all the same
-    deadline = clock() + _END_DEADLINE_S
-    while left := [id_ for id_ in told if not _has_ended(client, id_)]:
-        if clock() >= deadline:
-            raise ProviderError(
-                f"{', '.join(left)} live {_END_DEADLINE_S:.0f} s after Lambda was told to terminate them: end them at "
-                "cloud.lambda.ai/instances, then run `fab leftovers`"
-            )
-        sleep(_LOOK_EVERY_S)
-    if refused:
-        raise type(refused[0])("; ".join(map(str, refused)))
+    end_each(
+        ids,
+        tell=lambda id_: _terminate(client, id_),
+        living=lambda told: {id_: f"{id_} lives" for id_ in told if not _has_ended(client, id_)},
+        deadline_s=_END_DEADLINE_S,
+        cloud="Lambda",
+        console="cloud.lambda.ai/instances",
+        sleep=sleep,
+        clock=clock,
+    )
+
+
+def _terminate(client: Lambda, id_: str) -> None:
+    with contextlib.suppress(NotThereError):
+        client.terminate(id_)
 
 
 def _has_ended(client: Lambda, id_: str) -> bool:

@@ -287,7 +287,7 @@ def test_end_waits_until_it_is_gone(gcp: StandIn, machines: GcpMachines) -> None
 def test_a_machine_that_stays_is_told(gcp: StandIn, machines: GcpMachines) -> None:  # noqa: F811
     id_ = machines.launch(now_order())
     gcp.stop_slowly(reads=10**6)
-    with pytest.raises(ProviderError, match=f"{id_} still there 1200 s"):
+    with pytest.raises(ProviderError, match=f"{id_} is there 1200 s"):
         machines.end([id_])
 
 

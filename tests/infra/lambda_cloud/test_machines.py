@@ -135,7 +135,7 @@ def test_one_that_does_not_end_is_named(cloud: StandIn, client: Lambda, mine: De
     ours = machines(client, mine)
     id_ = ours.launch(order())
     cloud.ends = 10**6
-    with pytest.raises(ProviderError, match=rf"{id_} live 900 s after Lambda was told to terminate"):
+    with pytest.raises(ProviderError, match=rf"{id_} lives 900 s after Lambda was told to end it: look"):
         ours.end([id_])
 
 
