@@ -103,8 +103,11 @@ def ask(service: str, region: str, operation: str, *, where: str = "", **paramet
     return answer
 
 
-def launch(region: str, *, where: str, sleep: Callable[[float], None], **parameters: Any) -> dict[str, Any]:
-    """RunInstances, again with the same ClientToken while what went wrong passes; never after a refusal."""
+def launch(region: str, *, where: str, quota: str, sleep: Callable[[float], None], **parameters: Any) -> dict[str, Any]:
+    """RunInstances, again with the same ClientToken while what went wrong passes; never after a refusal.
+
+    `quota`: what it takes of which quota, since AWS's own refusal doesn't say.
+    """
     for attempt in range(_ATTEMPTS):
         try:
             answer: dict[str, Any] = client("ec2", region, config=_ONCE).run_instances(**parameters)
@@ -112,7 +115,7 @@ def launch(region: str, *, where: str, sleep: Callable[[float], None], **paramet
         except FAILURES as error:
             passing = code_of(error) in _PASSING or isinstance(error, _PASSING_EXCEPTIONS)
             if not passing or attempt == _ATTEMPTS - 1:
-                raise translated(error, where=where) from None
+                raise translated(error, where=where, quota=quota) from None
             sleep(random.uniform(0, min(_LONGEST_PAUSE_S, 2.0**attempt)))  # noqa: S311  # jitter
     raise AssertionError("the last attempt raises")
 
@@ -156,9 +159,10 @@ def code_of(error: Exception) -> str:
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
-def translated(error: Exception, *, where: str) -> ProviderError:
+def translated(error: Exception, *, where: str, quota: str = "") -> ProviderError:
     if isinstance(error, ClientError):
-        return faults.from_code(code_of(error), str(error.response.get("Error", {}).get("Message", "")), where=where)
+        message = str(error.response.get("Error", {}).get("Message", ""))
+        return faults.from_code(code_of(error), message, where=where, quota=quota)
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return AccessError(f"{where}: there are no credentials for AWS ({error}): {_KEYS_HOW}")
     return ProviderError(f"{where}: {' '.join(str(error).split())}: look at the connection and run the command again")

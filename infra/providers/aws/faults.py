@@ -35,6 +35,7 @@ QUOTA = frozenset(
         "OptInRequired",
     }
 )
+_OF_VCPUS = frozenset({"VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"})
 UNSUPPORTED = frozenset({"Unsupported", "UnsupportedOperation", "UnsupportedHibernationConfiguration"})
 ACCESS = frozenset(
     {
@@ -56,8 +57,11 @@ _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 _LONGEST = 300  # an UnauthorizedOperation brings some kilobytes of encoded text along
 
 
-def from_code(code: str, message: str, *, where: str) -> ProviderError:
-    """The error for what AWS said. `where`: what was asked, and in which region or zone."""
+def from_code(code: str, message: str, *, where: str, quota: str = "") -> ProviderError:
+    """The error for what AWS said. `where`: what was asked, and in which region or zone.
+
+    `quota`: what a machine takes of which quota of vCPUs.
+    """
     said = " ".join(message.split())
     said = said if len(said) <= _LONGEST else said[:_LONGEST] + "…"
     told = f"{where}: {said} ({code})"
@@ -66,6 +70,7 @@ def from_code(code: str, message: str, *, where: str) -> ProviderError:
     if code in UNSUPPORTED:
         return UnsupportedError(told)
     if code in QUOTA:
+        told += f", {quota}" if quota and code in _OF_VCPUS else ""
         return QuotaError(
             f"{told}: the account's limit is reached, and no zone or retry changes that; ask for more under Service "
             "Quotas in AWS's console (hours to days), or take the other pool (market: spot or on-demand)"

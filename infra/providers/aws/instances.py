@@ -16,6 +16,13 @@ from pydantic import TypeAdapter
 
 from infra import gpus as choice
 
+# Service Quotas' codes, unit vCPU, each region for itself (providers' facts: several repositories agree).
+QUOTAS = {
+    ("P", "on-demand"): ("L-417A185B", "Running On-Demand P instances"),
+    ("P", "spot"): ("L-7212CCBC", "All P Spot Instance Requests"),
+    ("G and VT", "on-demand"): ("L-DB2E81BA", "Running On-Demand G and VT instances"),
+    ("G and VT", "spot"): ("L-3819A6DF", "All G and VT Spot Instance Requests"),
+}
 TABLE = Path(__file__).with_name("instances.json")
 
 

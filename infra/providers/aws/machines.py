@@ -51,11 +51,19 @@ class AwsMachines:
 
     def launch(self, order: Order) -> str:
         where = f"{order.name} in {order.zone}"
-        answer = api.launch(self._region, where=where, sleep=self._sleep, **self.request(order))
+        request = self.request(order)
+        answer = api.launch(self._region, where=where, quota=self._quota(), sleep=self._sleep, **request)
         launched = answer.get("Instances", [])
         if len(launched) != 1:
             raise ProviderError(f"{where}: AWS answered with {len(launched)} instances for one: run `fab leftovers`")
         return str(launched[0]["InstanceId"])
+
+    def _quota(self) -> str:
+        """What each machine takes of which quota."""
+        machine = instances.by_name(str(self._wish["instance"]))
+        pool = "spot" if self._wish["market"] == "spot" else "on-demand"
+        code, name = instances.QUOTAS[machine.quota_family, pool]
+        return f"each {machine.name} takes {machine.vcpus} vCPUs of {name!r} ({code})"
 
     def request(self, order: Order) -> dict[str, Any]:
         """RunInstances' parameters. Pure."""

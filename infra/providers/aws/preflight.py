@@ -8,6 +8,7 @@ from infra import checks
 from infra.errors import InfraError, SpecError
 from infra.providers.aws import api, instances
 from infra.providers.aws import plan as planning
+from infra.providers.aws.instances import QUOTAS
 from infra.providers.aws.machines import AwsMachines
 from infra.providers.aws.plan import Plan
 
@@ -16,13 +17,6 @@ if TYPE_CHECKING:
     from infra.providers.base import Deployment
     from infra.spec import ClusterSpec
 
-# Service Quotas' codes, unit vCPU, each region for itself (providers' facts: several repositories agree).
-QUOTAS = {
-    ("P", "on-demand"): ("L-417A185B", "Running On-Demand P instances"),
-    ("P", "spot"): ("L-7212CCBC", "All P Spot Instance Requests"),
-    ("G and VT", "on-demand"): ("L-DB2E81BA", "Running On-Demand G and VT instances"),
-    ("G and VT", "spot"): ("L-3819A6DF", "All G and VT Spot Instance Requests"),
-}
 ADDRESSES = ("L-0263D0A3", "EC2-VPC Elastic IPs")
 _FAMILY_LETTERS = {"P": ("p",), "G and VT": ("g", "vt")}
 _LONGEST_TAG = 256

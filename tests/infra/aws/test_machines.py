@@ -195,7 +195,11 @@ def test_unsupported_everywhere_is_told_apart_from_no_capacity(place: Place, aws
 
 def test_a_quota_short_by_one_is_final_and_nothing_stays(place: Place, aws: StandIn) -> None:
     aws.quota("L-DB2E81BA", 2 * 4 - 1)
-    with pytest.raises(QuotaError, match=r"VcpuLimitExceeded.*no zone or retry changes that; ask for more under"):
+    with pytest.raises(
+        QuotaError,
+        match=r"VcpuLimitExceeded\), each g5.xlarge takes 4 vCPUs of 'Running On-Demand G and VT instances' "
+        r"\(L-DB2E81BA\): .*no zone or retry changes that; ask for more under",
+    ):
         Raising(place).raised()
     assert running(aws) == []
     assert len([call for call in aws.operations("RunInstances") if call["outcome"] != "200"]) == 1
@@ -203,7 +207,7 @@ def test_a_quota_short_by_one_is_final_and_nothing_stays(place: Place, aws: Stan
 
 def test_the_spot_quota_is_told_as_quota_too(place: Place, aws: StandIn) -> None:
     aws.quota("L-3819A6DF", 0)
-    with pytest.raises(QuotaError, match="MaxSpotInstanceCountExceeded"):
+    with pytest.raises(QuotaError, match=r"MaxSpotInstanceCountExceeded\), each g5.xlarge takes 4 .*L-3819A6DF"):
         place.machines(market="spot").launch(order())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from infra.providers.aws import plan, preflight
+from infra.providers.aws import instances, plan, preflight
 from infra.providers.base import Deployment
 from tests.infra.aws.asking import FILE, Place, asked, deployment, ec2, order
 from tests.stand_ins.aws.client import StandIn
@@ -121,7 +121,7 @@ def test_a_quota_that_is_short_by_one_in_its_own_pool(
     aws.quota(code, 383)
     aws.quota(other, 384)
     (line,) = told(mine, market=market)
-    assert f"need 384 vCPUs of {preflight.QUOTAS['P', market][1]!r} ({code}, {market})" in line
+    assert f"need 384 vCPUs of {instances.QUOTAS['P', market][1]!r} ({code}, {market})" in line
     assert "383 of 383 are free: ask for 384 under" in line
     aws.quota(code, 384)
     aws.quota(other, 0)
