@@ -17,6 +17,10 @@ VERBS = {
     "prepare": ("turn text, JSONL, Parquet or a Hugging Face dataset into token shards", "trainer.data.prepare"),
     "verify": ("read every shard of a prepared dataset and compare it with the manifest", "trainer.data.verify"),
     "footprint": ("predict the memory per rank under every strategy, and recommend one", "trainer.footprint"),
+    "forecast": (
+        "say which strategy fits and what is to be computed, for several clusters",
+        "trainer.forecast",
+    ),
     "export": ("write a checkpoint as safetensors that transformers opens", "trainer.export"),
     "baseline": ("score byte frequencies on the held-out part: the loss to beat", "trainer.data.baseline"),
 }

@@ -205,7 +205,9 @@ def recommend(footprints: Sequence[Footprint], *, memory: float) -> tuple[Footpr
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     recipe = recipe_file.load(options.recipe, options.set)
-    footprints, notes, size = all_footprints(recipe, ranks=options.gpus, per_node=options.gpus_per_node)
+    measured = Measured(recipe)
+    footprints, notes = measured.footprints(ranks=options.gpus, per_node=options.gpus_per_node)
+    size = measured.parameters
     choice, reason = None, "give --gpu-memory to learn what fits"
     if options.gpu_memory is not None:
         choice, reason = recommend(footprints, memory=options.gpu_memory * GIB)
@@ -223,41 +225,54 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def all_footprints(recipe: Recipe, *, ranks: int, per_node: int) -> tuple[list[Footprint], list[str], int]:
-    """(one for each layout, what is unknown, number of parameters). Raises ConfigError for an impossible batch."""
-    from trainer.models.activations import measure
-    from trainer.models.build import build_shapes
+class Measured:
+    """One recipe's model, looked at once, for the footprints on any number of ranks. Raises ConfigError."""
 
-    training = recipe.training
-    if training.precision not in ("float32", "bf16"):
-        raise ConfigError(f"footprint predicts float32 and bf16, not training.precision {training.precision}.")
-    micro_batches = -(-training.global_batch_size // (training.micro_batch_size * ranks))
-    notes = []
-    if micro_batches * training.micro_batch_size * ranks != training.global_batch_size:
-        notes.append(f"training.global_batch_size {training.global_batch_size} doesn't divide over {ranks} ranks")
-    model = build_shapes(recipe).model
-    weights = weights_of(model)
-    low = training.precision == "bf16"
+    def __init__(self, recipe: Recipe) -> None:
+        from trainer.models.build import build_shapes
 
-    @cache
-    def activations(cast: bool) -> Activations | None:
+        if recipe.training.precision not in ("float32", "bf16"):
+            raise ConfigError(
+                f"footprint predicts float32 and bf16, not training.precision {recipe.training.precision}."
+            )
+        self._recipe = recipe
+        self.model = build_shapes(recipe).model
+        self._weights = weights_of(self.model)
+        self._unknown: list[str] = []
+        self._activations = cache(self._measure)
+
+    @property
+    def parameters(self) -> int:
+        return sum(weight.numel for weight in self._weights)
+
+    def footprints(self, *, ranks: int, per_node: int) -> tuple[list[Footprint], list[str]]:
+        """(one for each layout, what is unknown)."""
+        training = self._recipe.training
+        micro_batches = -(-training.global_batch_size // (training.micro_batch_size * ranks))
+        notes = []
+        if micro_batches * training.micro_batch_size * ranks != training.global_batch_size:
+            notes.append(f"training.global_batch_size {training.global_batch_size} doesn't divide over {ranks} ranks")
+        low = training.precision == "bf16"
+        found = [
+            predict(
+                layout,
+                self._weights,
+                self._activations(low and (layout.gathers or layout.masters)),
+                low=low,
+                micro_batches=micro_batches,
+            )
+            for layout in layouts(ranks, per_node=per_node)
+        ]
+        return found, [*notes, *dict.fromkeys(self._unknown)]
+
+    def _measure(self, cast: bool) -> Activations | None:
+        from trainer.models.activations import measure
+
         try:
-            return measure(recipe, cast=cast)
+            return measure(self._recipe, cast=cast)
         except TrainerError as error:
-            notes.append(f"activations and peak are unknown: {error}")
+            self._unknown.append(f"activations and peak are unknown: {error}")
             return None
-
-    found = [
-        predict(
-            layout,
-            weights,
-            activations(low and (layout.gathers or layout.masters)),
-            low=low,
-            micro_batches=micro_batches,
-        )
-        for layout in layouts(ranks, per_node=per_node)
-    ]
-    return found, list(dict.fromkeys(notes)), sum(weight.numel for weight in weights)
 
 
 def _print_table(footprints: Sequence[Footprint], *, memory: float | None) -> None:

@@ -9,9 +9,9 @@ from torch.distributed.checkpoint import FileSystemReader
 
 from tests.trainer import ranks
 from tests.trainer.conftest import ROOT, events, numbers
-from trainer import footprint
 from trainer.config import Recipe
 from trainer.errors import ConfigError
+from trainer.footprint import Measured
 from trainer.recipe_file import load
 
 VISION = ROOT / "examples" / "vision" / "recipe.yaml"
@@ -72,7 +72,7 @@ def test_lora_trains_and_saves_adapters_only(tmp_path: Path) -> None:
 
 def test_the_examples_footprints_are_known() -> None:
     for path in (VISION, LORA):
-        found, notes, _ = footprint.all_footprints(load(path), ranks=2, per_node=8)
+        found, notes = Measured(load(path)).footprints(ranks=2, per_node=8)
         assert not notes
         assert all(one.activations for one in found)
     adapters = next(one for one in found if one.strategy == "ddp")

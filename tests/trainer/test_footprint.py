@@ -13,7 +13,7 @@ from trainer import footprint
 from trainer.__main__ import main
 from trainer.config import Recipe
 from trainer.errors import ConfigError
-from trainer.footprint import Footprint, recommend, weights_of
+from trainer.footprint import Footprint, Measured, recommend, weights_of
 from trainer.models.build import build_shapes
 from trainer.recipe_file import load
 from trainer.strategies.layouts import layouts
@@ -43,7 +43,7 @@ def test_the_predicted_bytes_lie_on_the_rank_that_holds_most(strategy: str, worl
 
 
 def all_of(recipe: Recipe, *, ranks: int, per_node: int = 8) -> dict[str, Footprint]:
-    found, notes, _ = footprint.all_footprints(recipe, ranks=ranks, per_node=per_node)
+    found, notes = Measured(recipe).footprints(ranks=ranks, per_node=per_node)
     assert not notes
     return {one.strategy: one for one in found}
 
@@ -147,4 +147,4 @@ def test_a_precision_without_a_formula_is_refused() -> None:
     recipe = load(RECIPE)
     other = recipe.model_copy(update={"training": recipe.training.model_copy(update={"precision": "float64"})})
     with pytest.raises(ConfigError, match="predicts float32 and bf16"):
-        footprint.all_footprints(other, ranks=1, per_node=8)
+        Measured(other)
