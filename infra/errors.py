@@ -9,7 +9,8 @@ InfraError               exit code
 │   ├── QuotaError       8   the account may not have so many: the same call never succeeds, whatever the zone
 │   ├── UnsupportedError 9   the zone or region never has this machine: another one may do
 │   └── AccessError      10  credentials are missing, expired or may not do this
-└── LeftoversError       6   something that may be billing is still there
+├── LeftoversError       6   something that may be billing is still there
+└── NoOfferError         11  no provider has what `fab prices` was asked for
 
 A ProviderError that is none of the four is a wrong request (ours or the stack file's) or an answer without a reason.
 """
@@ -57,3 +58,7 @@ class AccessError(ProviderError):
 
 class LeftoversError(InfraError):
     exit_code = 6
+
+
+class NoOfferError(InfraError):
+    exit_code = 11

@@ -73,6 +73,17 @@ def machine(provider: str, *, region: str, instance: str, market: Market) -> Cat
     return CataloguePrice(usd=usd, unit="hour", source=entry.source or catalogue.source, as_of=as_of)
 
 
+def machines(provider: str) -> list[tuple[str, str]]:
+    """Region and instance type of all that the catalogue has an entry of, be a price known or not."""
+    return [(region, name) for region, entries in _catalogue(provider).usd_per_hour.items() for name in entries]
+
+
+def origin(provider: str) -> tuple[str, datetime]:
+    """Source and date of the catalogue as a whole: for a machine whose price it doesn't know."""
+    catalogue = _catalogue(provider)
+    return catalogue.source, _start_of(catalogue.as_of)
+
+
 def other(provider: str, name: str) -> CataloguePrice | None:
     """What isn't a machine ("gp3", "public_ipv4"), in the region that the file's notes name; None when unknown."""
     entry = _catalogue(provider).other.get(name)
