@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from infra.offers import snapshot
 from infra.offers.offer import Offer
@@ -26,8 +26,6 @@ from infra.offers.wish import Wish
 DEADLINE_S = 20.0
 ANSWER, WISH = TypeAdapter(Answer), TypeAdapter(Wish)
 _ROOT = Path(__file__).resolve().parents[2]
-_TOLD = 300
-"""Characters of what a process said at its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,38 +76,48 @@ def ask_all(
     with ExitStack() as started:
         asked = {key: started.enter_context(_asked(key, wish)) for key in sources}
         return {
-            key: _answer(process, out, sources[key], left_s=max(0.0, until - clock()), deadline_s=deadline_s)
-            for key, (process, out) in asked.items()
+            key: _answer(each, sources[key], left_s=max(0.0, until - clock()), deadline_s=deadline_s)
+            for key, each in asked.items()
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A process that asks one source. Its words go to files: a full pipe would stop it while others are waited for."""
+
+    process: subprocess.Popen[bytes]
+    out: IO[bytes]
+    err: IO[bytes]
+
+
 @contextmanager
-def _asked(key: str, wish: Wish) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """A process that asks source `key`, and the file of what it says; it has ended afterwards, whatever happens."""
+def _asked(key: str, wish: Wish) -> Iterator[_Asked]:
+    """It has ended afterwards, whatever happens."""
     command = [sys.executable, "-m", "infra.offers", key, WISH.dump_json(wish).decode()]
-    with tempfile.TemporaryFile() as out:  # a pipe would stop a long answer while another source is waited for
-        process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         try:
-            yield process, out
+            yield _Asked(process=process, out=out, err=err)
         finally:
             process.kill()
             process.wait()
 
 
-def _answer(
-    process: subprocess.Popen[bytes], out: IO[bytes], source: Source, *, left_s: float, deadline_s: float
-) -> Answer:
+def _answer(asked: _Asked, source: Source, *, left_s: float, deadline_s: float) -> Answer:
     try:
-        process.wait(timeout=left_s)
+        code = asked.process.wait(timeout=left_s)
     except subprocess.TimeoutExpired:
         return failed(source, f"{source.name} didn't answer in {deadline_s:g} s")
-    out.seek(0)
-    told = out.read()
-    try:
-        return ANSWER.validate_json(told)
-    except ValidationError:
-        last = " ".join(told.decode(errors="replace").split())[-_TOLD:]
-        return failed(source, f"{source.name} couldn't be asked (exit code {process.returncode}{last and ': '}{last})")
+    if code == 0:
+        return ANSWER.validate_json(_all(asked.out))
+    lines = _all(asked.err).decode(errors="replace").split("\n")
+    reason = next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {code}")
+    return failed(source, f"{source.name} couldn't be asked ({reason})")
+
+
+def _all(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def failed(source: Source, problem: str) -> Answer:

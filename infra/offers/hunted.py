@@ -123,18 +123,28 @@ def _lambda(rows: Rows, as_of: datetime) -> Iterable[Offer]:
 
 def _runpod(rows: Rows, as_of: datetime) -> Iterable[Offer]:
     """Clusters of pods, and single pods, which have no network between them that could carry gradients."""
+    gpus = (item for item in rows if item.gpu_count and item.gpu_vendor == gpuhunt.AcceleratorVendor.NVIDIA)
     return cheaper_than_on_demand(
-        _offer("runpod", item, "gpuhunt's catalogue of RunPod: clusters", as_of, network="overlay", **_pods(item))
-        if _CLUSTER in item.flags
-        else _offer("runpod", item, "gpuhunt's catalogue of RunPod: pods", as_of, network="none", most_nodes=1)
-        for item in rows
-        if item.gpu_count and item.gpu_vendor == gpuhunt.AcceleratorVendor.NVIDIA
+        _cluster(item, as_of) if _CLUSTER in item.flags else _pod(item, as_of) for item in gpus
     )
 
 
-def _pods(item: gpuhunt.CatalogItem) -> dict[str, int]:
-    counts = item.provider_data.get("pod_counts") or [2]
-    return {"fewest_nodes": min(counts), "most_nodes": max(counts)}
+def _pod(item: gpuhunt.CatalogItem, as_of: datetime) -> Offer:
+    return _offer("runpod", item, "gpuhunt's catalogue of RunPod: pods", as_of, network="none", most_nodes=1)
+
+
+def _cluster(item: gpuhunt.CatalogItem, as_of: datetime) -> Offer:
+    """The price is one pod's, as everywhere; a cluster whose sizes aren't told is one of two pods or more."""
+    sizes = item.provider_data.get("pod_counts") or []
+    return _offer(
+        "runpod",
+        item,
+        "gpuhunt's catalogue of RunPod: clusters",
+        as_of,
+        network="overlay",
+        fewest_nodes=min(sizes, default=2),
+        most_nodes=max(sizes, default=None),
+    )
 
 
 _READERS: Mapping[str, tuple[str, Callable[[Rows, datetime], Iterable[Offer]]]] = {

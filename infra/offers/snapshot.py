@@ -36,8 +36,8 @@ class _Group(_Strict):
     provider: str
     source: str
     as_of: date
-    regions: list[str] | None
-    """The price is the same in all of them; null: the source doesn't tell."""
+    regions: list[str | None]
+    """The price is the same in all of them; null: the source doesn't tell where."""
     network: Network
     fewest_nodes: int = 1
     most_nodes: int | None = None
@@ -58,7 +58,7 @@ def offers() -> tuple[Offer, ...]:
 def _of_group(group: _Group) -> Iterator[Offer]:
     for machine in group.machines:
         for market, usd in machine.usd_per_hour.items():
-            for region in group.regions or [None]:
+            for region in group.regions:
                 yield Offer(
                     provider=group.provider,
                     instance=machine.instance,
