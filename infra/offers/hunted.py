@@ -13,9 +13,10 @@ from datetime import UTC, date, datetime
 import gpuhunt
 import requests
 
+from infra import prices
 from infra.errors import ProviderError
 from infra.offers.machines import TABLES
-from infra.offers.offer import Market, Network, Offer, cheaper_than_on_demand, start_of
+from infra.offers.offer import Market, Network, Offer
 from infra.offers.sources import Answer
 from infra.offers.wish import Wish
 
@@ -44,7 +45,7 @@ def catalogue(_wish: Wish) -> Answer:
         if match is None:
             problems[provider] = f"gpuhunt's catalogue of {theirs} has version {told.version!r}, which is no date"
             continue
-        as_of = start_of(date(int(match[1]), int(match[2]), int(match[3])))
+        as_of = prices.start_of(date(int(match[1]), int(match[2]), int(match[3])))
         found = list(read(told.items, as_of))
         offers += found
         if not found:
@@ -88,20 +89,8 @@ def _of_table(provider: str, rows: Rows, as_of: datetime, *, source: str) -> Ite
         market: Market = "spot" if item.spot else "on-demand"
         if machine is None or market not in machine.markets:
             continue
-        yield Offer(
-            provider=provider,
-            instance=item.instance_name,
-            region=item.location,
-            gpu_model=machine.gpu_model,
-            gpu_count=machine.gpu_count,
-            gpu_memory_gib=machine.gpu_memory_gib,
-            market=market,
-            network=machine.network,
-            usd_per_hour=item.price if item.price > 0 else None,
-            available=None,
-            source=source,
-            as_of=as_of,
-        )
+        usd = item.price if item.price > 0 else None
+        yield machine.offer(region=item.location, market=market, usd_per_hour=usd, source=source, as_of=as_of)
 
 
 def _aws(rows: Rows, as_of: datetime) -> Iterable[Offer]:
@@ -124,7 +113,7 @@ def _lambda(rows: Rows, as_of: datetime) -> Iterable[Offer]:
 def _runpod(rows: Rows, as_of: datetime) -> Iterable[Offer]:
     """Clusters of pods, and single pods, which have no network between them that could carry gradients."""
     gpus = (item for item in rows if item.gpu_count and item.gpu_vendor == gpuhunt.AcceleratorVendor.NVIDIA)
-    return cheaper_than_on_demand(
+    return _cheaper_than_on_demand(
         _cluster(item, as_of) if _CLUSTER in item.flags else _pod(item, as_of) for item in gpus
     )
 
@@ -145,6 +134,20 @@ def _cluster(item: gpuhunt.CatalogItem, as_of: datetime) -> Offer:
         fewest_nodes=min(sizes, default=2),
         most_nodes=max(sizes, default=None),
     )
+
+
+def _cheaper_than_on_demand(offers: Iterable[Offer]) -> list[Offer]:
+    """Without spot at exactly the on-demand price of the same pod and place: there is no such market then.
+
+    RunPod gave up interruptible pods in 2026, and catalogues went on with a copy of the price.
+    """
+    offers = list(offers)
+    listed = {(e.instance, e.region, e.gpu_count, e.usd_per_hour) for e in offers if e.market == "on-demand"}
+    return [
+        each
+        for each in offers
+        if each.market == "on-demand" or (each.instance, each.region, each.gpu_count, each.usd_per_hour) not in listed
+    ]
 
 
 _READERS: Mapping[str, tuple[str, Callable[[Rows, datetime], Iterable[Offer]]]] = {

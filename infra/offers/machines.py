@@ -7,20 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
-from infra.offers.offer import MARKETS, Market, Network
+from infra.gpus import MachineType
+from infra.offers.offer import MARKETS, Market, Network, Offer
 
 _GCP: Mapping[str, Network] = {"single": "Ethernet", "tcpx": "TCPX", "tcpxo": "TCPXO", "rdma": "RoCE"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    gpu_model: str
-    gpu_count: int
-    gpu_memory_gib: float
+    provider: str
+    told: MachineType
     network: Network
     markets: tuple[Market, ...]
     """Those that can be asked for."""
+
+    def offer(self, *, region: str, market: Market, usd_per_hour: float | None, source: str, as_of: datetime) -> Offer:
+        """One of it at that price; whether it can be had, neither a table nor a catalogue knows."""
+        return Offer(
+            provider=self.provider,
+            instance=self.told.name,
+            region=region,
+            gpu_model=self.told.gpu_model,
+            gpu_count=self.told.gpu_count,
+            gpu_memory_gib=self.told.gpu_memory_gib,
+            market=market,
+            network=self.network,
+            usd_per_hour=usd_per_hour,
+            available=None,
+            source=source,
+            as_of=as_of,
+        )
 
 
 def _aws() -> dict[str, Machine]:
@@ -28,9 +46,8 @@ def _aws() -> dict[str, Machine]:
 
     return {
         name: Machine(
-            gpu_model=told.gpu_model,
-            gpu_count=told.gpu_count,
-            gpu_memory_gib=told.gpu_memory_gib,
+            provider="aws",
+            told=told,
             network="EFA" if told.efa_max else "Ethernet",
             markets=MARKETS if told.spot else ("on-demand",),
         )
@@ -43,9 +60,8 @@ def _gcp() -> dict[str, Machine]:
 
     return {
         name: Machine(
-            gpu_model=told.gpu_model,
-            gpu_count=told.gpu_count,
-            gpu_memory_gib=told.gpu_memory_gib,
+            provider="gcp",
+            told=told,
             network=_GCP[told.networking],
             markets=tuple(market for market in MARKETS if market in told.markets),
         )
@@ -54,3 +70,4 @@ def _gcp() -> dict[str, Machine]:
 
 
 TABLES: Mapping[str, Callable[[], dict[str, Machine]]] = {"aws": _aws, "gcp": _gcp}
+"""Provider to its types by name."""

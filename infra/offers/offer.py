@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import datetime, timedelta
 from typing import Literal, get_args
 
 from pydantic import TypeAdapter
@@ -69,21 +68,3 @@ def order(offer: Offer) -> tuple[object, ...]:
     """Cheapest GPU first, unknown prices last; then so that the same question has the same answer."""
     each = offer.usd_per_gpu_hour
     return (each is None, each or 0.0, offer.provider, offer.instance, offer.market, offer.region or "")
-
-
-def start_of(day: date) -> datetime:
-    return datetime.combine(day, time(), tzinfo=UTC)
-
-
-def cheaper_than_on_demand(offers: Iterable[Offer]) -> list[Offer]:
-    """Without spot at exactly the on-demand price of the same machine and place: there is no such market then.
-
-    RunPod gave up interruptible pods in 2026, and catalogues went on with a copy of the price.
-    """
-    offers = list(offers)
-    listed = {_machine_of(each): each.usd_per_hour for each in offers if each.market == "on-demand"}
-    return [e for e in offers if e.market == "on-demand" or listed.get(_machine_of(e), -1.0) != e.usd_per_hour]
-
-
-def _machine_of(offer: Offer) -> tuple[object, ...]:
-    return offer.provider, offer.instance, offer.region, offer.gpu_count, offer.fewest_nodes

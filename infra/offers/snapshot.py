@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from infra import prices
 from infra.offers.machines import TABLES
-from infra.offers.offer import Market, Network, Offer, start_of
+from infra.offers.offer import Market, Network, Offer
 
 TABLE = Path(__file__).with_name("snapshot.json")
 
@@ -71,7 +71,7 @@ def _of_group(group: _Group) -> Iterator[Offer]:
                     usd_per_hour=usd,
                     available=None,
                     source=group.source,
-                    as_of=start_of(group.as_of),
+                    as_of=prices.start_of(group.as_of),
                     fewest_nodes=group.fewest_nodes,
                     most_nodes=group.most_nodes,
                 )
@@ -86,17 +86,10 @@ def _of_catalogues() -> Iterator[Offer]:
                 continue
             for market in machine.markets:
                 price = prices.machine(provider, region=region, instance=instance, market=market)
-                yield Offer(
-                    provider=provider,
-                    instance=instance,
+                yield machine.offer(
                     region=region,
-                    gpu_model=machine.gpu_model,
-                    gpu_count=machine.gpu_count,
-                    gpu_memory_gib=machine.gpu_memory_gib,
                     market=market,
-                    network=machine.network,
                     usd_per_hour=None if price is None else price.usd,
-                    available=None,
                     source=source if price is None else price.source,
                     as_of=as_of if price is None else price.as_of,
                 )

@@ -69,7 +69,7 @@ def machine(provider: str, *, region: str, instance: str, market: Market) -> Cat
     usd = entry.on_demand if market == "on-demand" else entry.spot
     if usd is None:
         return None
-    as_of = _start_of(entry.as_of or catalogue.as_of)
+    as_of = start_of(entry.as_of or catalogue.as_of)
     return CataloguePrice(usd=usd, unit="hour", source=entry.source or catalogue.source, as_of=as_of)
 
 
@@ -81,7 +81,7 @@ def machines(provider: str) -> list[tuple[str, str]]:
 def origin(provider: str) -> tuple[str, datetime]:
     """Source and date of the catalogue as a whole: for a machine whose price it doesn't know."""
     catalogue = _catalogue(provider)
-    return catalogue.source, _start_of(catalogue.as_of)
+    return catalogue.source, start_of(catalogue.as_of)
 
 
 def other(provider: str, name: str) -> CataloguePrice | None:
@@ -89,7 +89,7 @@ def other(provider: str, name: str) -> CataloguePrice | None:
     entry = _catalogue(provider).other.get(name)
     if entry is None:
         return None
-    return CataloguePrice(usd=entry.usd, unit=entry.unit, source=entry.source, as_of=_start_of(entry.as_of))
+    return CataloguePrice(usd=entry.usd, unit=entry.unit, source=entry.source, as_of=start_of(entry.as_of))
 
 
 @functools.cache
@@ -97,5 +97,6 @@ def _catalogue(provider: str) -> _Catalogue:
     return _Catalogue.model_validate_json((FOLDER / f"{provider}.json").read_text(encoding="utf-8"))
 
 
-def _start_of(day: date) -> datetime:
+def start_of(day: date) -> datetime:
+    """UTC: the moment that a figure of that day is dated with."""
     return datetime.combine(day, time(), tzinfo=UTC)

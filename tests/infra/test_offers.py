@@ -10,7 +10,7 @@ import pytest
 from infra.errors import NoOfferError, SpecError
 from infra.offers import places, table, wish
 from infra.offers.asking import combined
-from infra.offers.offer import OFFERS, Offer, cheaper_than_on_demand
+from infra.offers.offer import OFFERS, Offer
 from infra.offers.sources import Answer, Source
 from infra.offers.wish import Wish, fitting, left_out, nothing
 from tests.infra.offering import NOW, offer
@@ -169,12 +169,6 @@ def test_when_nothing_fits_the_option_that_stands_in_the_way_is_named() -> None:
 def test_a_gpu_that_nobody_has_is_answered_with_near_names() -> None:
     error = nothing([offer(), offer(gpu_model="A100-80GB")], Wish(gpu="H10O"))
     assert str(error) == "no provider has a machine with H10O GPUs: take a model such as H100"
-
-
-def test_spot_at_the_on_demand_price_is_no_spot() -> None:
-    spot, copied = offer(market="spot", usd_per_hour=20.0), offer(market="spot", region="eu-north-1")
-    listed = [offer(), offer(region="eu-north-1")]
-    assert cheaper_than_on_demand([spot, *listed, copied]) == [spot, *listed]
 
 
 # --- sources --------------------------------------------------------------------------------------------------------

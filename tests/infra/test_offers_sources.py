@@ -49,6 +49,8 @@ CATALOGUES = {
     "runpod": [
         row("NVIDIA H100 80GB HBM3", "EU-NL-1", 27.92, "H100"),
         row("NVIDIA H100 80GB HBM3", "EU-NL-1", 27.92, "H100", spot="True"),
+        row("NVIDIA H200", "EU-NL-1", 36.72, "H200"),
+        row("NVIDIA H200", "EU-NL-1", 18.0, "H200", spot="True"),
         row("NVIDIA H100 80GB HBM3", "EU-NL-1", 30.4, "H100", flags="runpod-cluster",
             provider_data='{"pod_counts": [2, 3, 4]}'),
         row("AMD Instinct MI300X", "EU-RO-1", 20.0, "MI300X", gpu_vendor="amd", gpu_memory="192.0"),
@@ -95,7 +97,8 @@ def test_lambda_tells_nothing_of_capacity_and_arm_is_left_out(published: Path) -
 
 def test_runpod_has_pods_alone_clusters_together_and_no_spot_at_the_same_price(published: Path) -> None:
     del published
-    pod, cluster = of("runpod", hunted.catalogue(Wish()))
+    pod, _, spot, cluster = of("runpod", hunted.catalogue(Wish()))
+    assert (spot.market, spot.usd_per_hour) == ("spot", 18.0)
     assert (pod.usd_per_hour, pod.network, pod.market, pod.most_nodes) == (27.92, "none", "on-demand", 1)
     assert (cluster.usd_per_hour, cluster.network) == (30.4, "overlay")
     assert (cluster.fewest_nodes, cluster.most_nodes) == (2, 4)
