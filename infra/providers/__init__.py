@@ -16,6 +16,7 @@ MODULES: dict[str, str] = {
     "gcp": "infra.providers.gcp",
     "lambda": "infra.providers.lambda_cloud",
     "local": "infra.providers.local",
+    "vast": "infra.providers.vast",
 }
 
 
