@@ -219,9 +219,9 @@ def _quote(offer: Offer, wanted: Mapping[str, Any]) -> Quote | None:
 def no_offer(wanted: Mapping[str, Any]) -> str:
     """One sentence."""
     where = "" if wanted["region"] == ANYWHERE else f" in {wanted['region']}"
-    market = "an interruptible" if wanted["market"] == "spot" else "an on-demand"
+    market = "interruptible" if wanted["market"] == "spot" else "on-demand"
+    machine = f"{int(wanted['gpu_count'])} × {wanted['gpu_model']} with {int(wanted['disk_gib'])} GiB of disk"
     return (
-        f"Vast.ai has {market} offer of {int(wanted['gpu_count'])} × {wanted['gpu_model']} with {int(wanted['disk_gib'])} GiB of "
-        f"disk{where} from no verified datacenter for so long now: try later, with a shorter max_lifetime, a smaller "
-        "disk, or other GPUs (cloud.vast.ai/create shows what is there)"
+        f"Vast.ai has no {market} offer of {machine}{where} from a verified datacenter for so long now: try later, "
+        "with a shorter max_lifetime, a smaller disk, or other GPUs (cloud.vast.ai/create shows what is there)"
     )
