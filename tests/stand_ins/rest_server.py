@@ -29,18 +29,18 @@ class Fault:
 class RestServer:
     """`with` serves it. `perform` is the API; it is called by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, address: str = "127.0.0.1") -> None:
         self.calls: list[tuple[str, str]] = []
         """Method and path, without its query."""
         self.faults: list[Fault] = []
         self._lock = threading.RLock()
         self._gone, self._hanging = threading.Event(), threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = ThreadingHTTPServer((address, 0), _handler(self))
         self._server.daemon_threads = True
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{self._server.server_address[0]!s}:{self._server.server_port}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()

@@ -242,7 +242,7 @@ def test_a_machine_whose_answer_never_came_and_that_is_seen_too_late_is_ended_by
     cloud: StandIn, client: Vast, mine: Deployment
 ) -> None:
     cloud.offer()
-    cloud.unseen = 12
+    cloud.unseen = 9
     cloud.fail("PUT", CREATE, status=0, executes=True)
     with pytest.raises(ProviderError, match="didn't answer"):
         gang(machines(client, mine), mine).raise_in_one_of([plan.ANYWHERE])

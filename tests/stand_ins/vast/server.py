@@ -50,8 +50,8 @@ class Made:
 class StandIn(RestServer):
     """One account, and the market. All of it may be looked at and changed by a test while `with` lasts."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, address: str = "127.0.0.1") -> None:
+        super().__init__(address=address)
         self.clock = clock
         self.key = KEY
         self.offers: dict[int, Body] = {}
@@ -114,7 +114,7 @@ class StandIn(RestServer):
 
     def _route(self, method: str, target: str, headers: Mapping[str, str], body: Body) -> Body:
         url = urlsplit(target)
-        if headers.get("Authorization") != f"Bearer {self.key}":
+        if not self._may(headers.get("Authorization", ""), method, url.path):
             status = 404 if url.path == "/api/v0/bundles/" else 401  # so published
             raise Refused(status, "auth_error", "Invalid user key")
         match method, url.path.strip("/").split("/"):
@@ -131,6 +131,12 @@ class StandIn(RestServer):
                 self._in_time("destroy")
                 return self._destroy(id_, body)
         raise Refused(404, "not_found", f"the stand-in doesn't serve {method} {url.path}")
+
+    def _may(self, authorization: str, method: str, path: str) -> bool:
+        """The account's key may do all, an instance's own may end that instance."""
+        key = authorization.removeprefix("Bearer ")
+        own = next((id_ for id_ in self.instances if key == f"instance-key-{id_}"), None)
+        return key == self.key or (own is not None and (method, path) == ("DELETE", f"/api/v0/instances/{own}/"))
 
     def _in_time(self, endpoint: str) -> None:
         now, last = self.clock(), self._last.get(endpoint, -1e9)
@@ -158,7 +164,7 @@ class StandIn(RestServer):
             self.stop(made)
             raise Refused(400, "invalid_price", "The bid is below the lowest one.", new_contract=int(made))
         offer["rentable"] = False
-        return {"success": True, "new_contract": int(made), "instance_api_key": "restricted"}
+        return {"success": True, "new_contract": int(made), "instance_api_key": f"instance-key-{made}"}
 
     def _made(self, offer: Body, body: Body, price: float | None) -> str:
         id_ = str(next(self._ids))
@@ -205,7 +211,7 @@ class StandIn(RestServer):
         first = after == 0
         seen = [told for made in list(self.instances.values()) if (told := self._seen(made, lets_pass=first))]
         chosen = rules.select(json.loads(query.get("select_filters", "{}")), seen)
-        rest = [each for each in sorted(chosen, key=lambda each: int(each["id"])) if each["id"] > after]
+        rest = [each for each in sorted(chosen, key=lambda each: int(each["id"])) if int(each["id"]) > after]
         page = rest[:limit]
         counts: dict[str, int] = {}
         for each in chosen:
