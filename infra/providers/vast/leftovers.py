@@ -14,11 +14,12 @@ def find(deployment: Deployment, client: Vast) -> list[Leftover]:
         label, state = names.parse(each.label), machines.state(each)
         if label is None or label.identity != deployment.identity or state == "ended":
             continue
+        gpus, status = f"{each.num_gpus} × {each.gpu_name}", each.actual_status or "being provisioned"
         found.append(
             Leftover(
                 kind="instance",
                 id=str(each.id),
-                detail=f"{each.num_gpus} × {each.gpu_name}, {each.actual_status or 'being provisioned'}, {label.node}",
+                detail=f"{gpus}, {status}, {label.node}",
                 # One that is stopped bills its disk.
                 usd_per_hour=each.storage_total_cost if state == "stopped" else each.dph_total,
                 is_machine=True,

@@ -57,7 +57,7 @@ class VastMachines:
                 return self._kept(self._created(order, offer), order, most)
             except TakenError as error:
                 refusals.append(str(error))
-        raise CapacityError(f"{len(refusals)} offers went to others meanwhile, the last: {refusals[-1]}")
+        raise CapacityError(f"{len(refusals)} offer(s) went to others meanwhile, the last: {refusals[-1]}")
 
     def find(self, ids: Iterable[str] = ()) -> list[Machine]:
         wanted = set(ids)

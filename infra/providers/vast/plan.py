@@ -122,7 +122,7 @@ def kind(spec: ClusterSpec) -> Kind:
             f"nodes is {spec.nodes}: write `nodes: 1`, because Vast.ai's API doesn't tell at what address its machines "
             "reach one another"
         )
-    problems += checks.limits(spec, found, most_nodes=max(1, spec.nodes), provider="Vast.ai")
+    problems += checks.limits(spec, found, most_nodes=spec.nodes, provider="Vast.ai")
     if spec.market == "flex-start":
         problems.append("market is 'flex-start': Vast.ai has on-demand and spot (interruptible, by a bid)")
     if spec.region is not None and not _COUNTRY.fullmatch(spec.region):

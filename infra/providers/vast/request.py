@@ -23,9 +23,8 @@ PORT = "22/tcp"
 _LONGEST_VARIABLE = 256  # name and value, to be sure: the limit's description doesn't say
 _PART = "TRAINSTACK_PART_"
 START = (
-    f"parts=$(env | LC_ALL=C sort | sed -n 's/^{_PART}[0-9]*=//p' | tr -d '\\n'); "
-    f"unset $(env | grep -o '^{_PART}[0-9]*'); "
-    f'eval "$(printf %s "$parts" | base64 -d)"; {COMMAND}'
+    f"""eval "$(printf %s $(env | LC_ALL=C sort | sed -n 's/^{_PART}[0-9]*=//p') | base64 -d)"; """
+    f"unset $(env | grep -o '^{_PART}[0-9]*'); {COMMAND}"
 )
 """For `bash -c`: puts the variables together again, then starts the node."""
 

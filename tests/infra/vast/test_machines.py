@@ -17,7 +17,7 @@ from infra.providers.vast.api import Vast
 from infra.providers.vast.machines import VastMachines
 from tests.infra.ordering import boot
 from tests.infra.vast.asking import machines, order
-from tests.stand_ins.vast.server import StandIn
+from tests.stand_ins.vast.server import KEY, StandIn
 
 CREATE, DESTROY, LIST = r"/api/v0/asks/\d+/", r"/api/v0/instances/\d+/", "/api/v1/instances/"
 
@@ -104,7 +104,7 @@ def test_when_all_went_to_others_that_is_said_after_several_tries(
     cloud: StandIn, client: Vast, mine: Deployment
 ) -> None:
     cloud.taken = {cloud.offer() for _ in range(20)}
-    with pytest.raises(CapacityError, match=r"^8 offers went to others meanwhile, the last: node-0 from Vast.ai's"):
+    with pytest.raises(CapacityError, match=r"^8 offer\(s\) went to others meanwhile, the last: node-0 from Vast.ai's"):
         machines(client, mine).launch(order())
     assert (creates(cloud), cloud.instances) == (8, {})
 
@@ -114,7 +114,7 @@ def test_nothing_dearer_than_shown_is_taken(cloud: StandIn, client: Vast, mine: 
     with pytest.raises(CapacityError, match=r"costs \$18.05 per hour now, more than 10 % above the \$16.05 that were"):
         machines(client, mine).launch(order())
     cloud.taken = {cloud.offer()}
-    with pytest.raises(CapacityError, match="1 offers went to others"):
+    with pytest.raises(CapacityError, match=r"1 offer\(s\) went to others"):
         machines(client, mine).launch(order())
     assert cloud.instances == {}
 
@@ -204,7 +204,10 @@ def test_outbid_is_no_capacity_and_bills_its_disk(cloud: StandIn, client: Vast, 
 # Calls whose answer never came
 
 
-@pytest.mark.parametrize("fault", [{"status": 0}, {"status": 500}, {"status": 200, "body": b""}])
+@pytest.mark.parametrize(
+    "fault",
+    [{"status": 0}, {"status": 500}, {"status": 200, "body": b""}, {"status": 200, "body": b'{"success": true}'}],
+)
 @pytest.mark.parametrize("unseen", [0, 3])
 def test_a_machine_whose_answer_never_came_is_adopted(
     fault: dict[str, Any], unseen: int, cloud: StandIn, client: Vast, mine: Deployment
@@ -281,6 +284,23 @@ def test_too_many_requests_are_waited_out_though_the_body_is_plain_text(
     for method, path in (("PUT", CREATE), ("GET", LIST), ("POST", "/api/v0/bundles/")):
         cloud.fail(method, path, status=429, body=b"API requests too frequent: endpoint threshold=4.5", times=2)
     assert [machines(client, mine).launch(order())] == cloud.billing()
+
+
+def test_calls_keep_the_published_intervals(cloud: StandIn, mine: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.undo()  # of the fixture, which waits for nothing
+    cloud.clock = lambda: now
+    cloud.every_s = {"list": 1.0, "create": 4.5, "destroy": 3.0, "search": 6.0}
+    for _ in range(3):
+        cloud.offer()
+    ours = machines(Vast(cloud.url, KEY, sleep=sleep), mine)
+    ours.end([ours.launch(order(f"node-{rank}", token=f"{rank:032}")) for rank in range(3)])
+    assert (len(cloud.instances), cloud.billing(), cloud.too_often) == (3, [], 0)
 
 
 # The gang's life

@@ -61,6 +61,8 @@ class StandIn(RestServer):
         """Offers that somebody takes between a search and a create."""
         self.breaks_promises: Body = {}
         """What instances that are made from now on have in place of what was offered."""
+        self.too_often = 0
+        """Calls that came before their time."""
         self.every_s: dict[str, float] = {}
         """Least interval between calls of "list", "create", "destroy", "search"."""
         self.on_start: Callable[[str, Body], tuple[str, int]] | None = None
@@ -141,6 +143,7 @@ class StandIn(RestServer):
     def _in_time(self, endpoint: str) -> None:
         now, last = self.clock(), self._last.get(endpoint, -1e9)
         if now - last < self.every_s.get(endpoint, 0.0):
+            self.too_often += 1
             raise _TooOften
         self._last[endpoint] = now
 
