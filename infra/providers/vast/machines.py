@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from infra.ending import LOOK_EVERY_S, end_each
 from infra.errors import CapacityError, ProviderError
 from infra.gang import Machine, Order
 from infra.providers.base import Deployment
@@ -21,7 +22,6 @@ from infra.rest import NoAnswerError
 State = Literal["starting", "running", "stopped", "ending", "ended"]
 BOOT_DEADLINE_S = 1800.0  # images of many GB come over the host's own line
 _END_DEADLINE_S = 600.0
-_LOOK_EVERY_S = 5.0
 _LOOKS = 12
 _LOOKS_FOR_LOST = 6
 _OFFERS_TRIED = 8
@@ -91,7 +91,7 @@ class VastMachines:
             raise TakenError(f"{error}; what it made all the same was ended") from None
         except NoAnswerError as error:
             for _ in range(_LOOKS_FOR_LOST):
-                self._sleep(_LOOK_EVERY_S)
+                self._sleep(LOOK_EVERY_S)
                 with contextlib.suppress(ProviderError):  # what the create said tells more
                     if (made := self._with_token(order.token)) is not None:
                         return made
@@ -103,7 +103,7 @@ class VastMachines:
             if seen := self._client.instances([id_]):
                 wrong = self._broken_promise(seen[0], most)
                 break
-            self._sleep(_LOOK_EVERY_S)
+            self._sleep(LOOK_EVERY_S)
         else:
             wrong = "isn't shown, so that nobody can tell what it costs"
         if wrong is None:
@@ -146,25 +146,23 @@ def end(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Returns when all are gone, as Vast.ai itself says; those that aren't there are."""
-    told, refused = [], []
-    for id_ in ids:
-        try:
-            client.destroy(id_)
-            told.append(id_)
-        except NotThereError:
-            continue
-        except ProviderError as error:
-            refused.append(error)  # the others are to end all the same
-    deadline = clock() + _END_DEADLINE_S
-    while told and (left := [each for each in client.instances(told) if state(each) != "ended"]):
-        if clock() >= deadline:
-            raise ProviderError(
-                f"{', '.join(str(each.id) for each in left)} live {_END_DEADLINE_S:.0f} s after Vast.ai was told to "
-                "destroy them: end them at cloud.vast.ai/instances, then run `fab leftovers`"
-            )
-        sleep(_LOOK_EVERY_S)
-    if refused:
-        raise type(refused[0])("; ".join(map(str, refused)))
+    end_each(
+        ids,
+        tell=lambda id_: _destroy(client, id_),
+        living=lambda told: {
+            str(each.id): f"{each.id} is {each.cur_state}" for each in client.instances(told) if state(each) != "ended"
+        },
+        deadline_s=_END_DEADLINE_S,
+        cloud="Vast.ai",
+        console="cloud.vast.ai/instances",
+        sleep=sleep,
+        clock=clock,
+    )
+
+
+def _destroy(client: Vast, id_: str) -> None:
+    with contextlib.suppress(NotThereError):
+        client.destroy(id_)
 
 
 def state(instance: Instance) -> State:

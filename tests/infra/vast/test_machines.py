@@ -369,7 +369,7 @@ def test_one_that_does_not_end_is_named(cloud: StandIn, client: Vast, mine: Depl
     ours = machines(client, mine)
     id_ = ours.launch(order())
     cloud.ends = 10**6
-    with pytest.raises(ProviderError, match=rf"{id_} live 600 s after Vast.ai was told to destroy"):
+    with pytest.raises(ProviderError, match=rf"{id_} is running 600 s after Vast.ai was told to end it"):
         ours.end([id_])
 
 
