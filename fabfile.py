@@ -4,11 +4,11 @@ from invoke.collection import Collection
 
 from bootstrap.arguments import after_dashes, refuse_what_cannot_be_read
 from bootstrap.tasks import bootstrap, ssh
-from infra.tasks import leftovers, prices
+from infra.tasks import choose, leftovers, prices
 from launcher.tasks import attach, logs, status, stop, train
 
 after_dashes()  # while this file is loaded, or Fabric takes what follows `--` for a command of its own
 
 refuse_what_cannot_be_read()
 
-namespace = Collection(bootstrap, ssh, train, attach, logs, status, stop, leftovers, prices)
+namespace = Collection(bootstrap, ssh, train, attach, logs, status, stop, leftovers, prices, choose)

@@ -36,12 +36,13 @@ class Cluster(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """On one cluster. Bytes are of one rank: peak in its GPU, sent and moved (to and from host memory) in a step."""
+    """On one cluster. Bytes are of one rank: peak in its GPU, host in host memory, sent and moved (to it) in a step."""
 
     strategy: dict[str, Any] | None
     """The recipe's section; None: it can't be trained there."""
     reason: str
     peak: int | None = None
+    host: int | None = None
     sent: int | None = None
     moved: int | None = None
     peak_flops: float | None = None
@@ -97,6 +98,7 @@ def _need(recipe: Recipe, measured: Measured, cluster: Cluster) -> Need:
         strategy=choice.settings,
         reason=reason,
         peak=choice.peak,
+        host=choice.host,
         sent=choice.sent,
         moved=choice.moved,
         peak_flops=peak_flops(cluster.device, recipe.training.precision),

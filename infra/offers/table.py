@@ -35,20 +35,25 @@ def text(offers: Sequence[Offer], notes: Iterable[str], *, wish: Wish, now: date
     merged = _merged(offers)
     numbers = {origin: number for number, origin in enumerate(dict.fromkeys(map(_origin, offers)), 1)}
     rows = [_HEAD, *(_row(each, regions, numbers[_origin(each)], wish=wish, now=now) for each, regions in merged)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    told = [
-        "  ".join(
-            cell.rjust(width) if name in _RIGHT else cell.ljust(width)
-            for name, cell, width in zip(_HEAD, row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    told = aligned(rows, right=_RIGHT)
     below = [f"[{number}] {source}, as of {as_of:%Y-%m-%d}" for (source, as_of), number in numbers.items()]
     if any(each.is_stale(now) for each in offers):
         below.append(
             f"stale: older than {STALE_AFTER.days} days; look at the provider's own price before you rely on it"
         )
     return "\n".join([*told, "", *below, *notes])
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[str]) -> list[str]:
+    """Lines of equal columns; `right`: names, in the first row, of the columns that end at their right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(rows[0], row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def document(offers: Sequence[Offer], notes: Iterable[str], *, wish: Wish, now: datetime) -> str:

@@ -57,7 +57,7 @@ def parse(
 
 def fitting(offers: Iterable[Offer], wish: Wish) -> list[Offer]:
     """Those that fit, cheapest GPU first, unknown prices last. Under a cap an unknown price doesn't fit."""
-    return sorted((each for each in offers if _fits(each, wish)), key=order)
+    return sorted((each for each in offers if fits(each, wish)), key=order)
 
 
 def left_out(offers: Iterable[Offer], wish: Wish) -> list[str]:
@@ -99,7 +99,8 @@ def same_model(one: str, other: str) -> bool:
     return _plain(one) == _plain(other)
 
 
-def _fits(offer: Offer, wish: Wish) -> bool:
+def fits(offer: Offer, wish: Wish) -> bool:
+    """Whether it is what was asked for."""
     usd = offer.usd_per_hour_of(wish.nodes)
     return (
         (wish.gpu is None or same_model(offer.gpu_model, wish.gpu))
