@@ -99,7 +99,7 @@ class RestServer:
 def _handler(server: RestServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # head and body in one packet: the second would wait 40 ms for the first to be acknowledged
+        disable_nagle_algorithm = True  # the body would wait 40 ms for the head to be acknowledged
 
         def _any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
