@@ -63,7 +63,7 @@ def life(cloud: StandIn, mine: Deployment, *, market: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("market", ["on-demand", "spot"])
+@pytest.mark.parametrize("market", ["on-demand", pytest.param("spot", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.usefixtures("cloud")  # for the calls that wait for nothing
 def test_nothing_is_left_whichever_call_breaks(way: dict[str, Any], market: str, root: Any) -> None:
