@@ -7,6 +7,7 @@ has ended, but not for ever.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterable
 
@@ -15,6 +16,7 @@ from infra.providers.aws import api
 
 WAIT_S = 180.0
 _LOOK_EVERY_S = 3.0
+_SAY_EVERY_S = 30.0
 _INTERFACES = ("describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId")
 _GROUPS = ("describe_security_groups", "SecurityGroups", "GroupId")
 _SUBNETS = ("describe_subnets", "Subnets", "SubnetId")
@@ -184,20 +186,27 @@ class _Refused(ProviderError):
 
 def _until_let_go(region: str, id_: str, call: Callable[[], None]) -> None:
     """`call`, again and again while AWS says that something uses it."""
-    end = time.monotonic() + WAIT_S
+    patience = _Patience()
     while True:
         try:
             return call()
         except _Refused as error:
             if not any(word in error.code for word in _IN_USE):
                 raise
-            if time.monotonic() >= end:
-                holders = _holders(region, id_)
-                raise ProviderError(
-                    f"{id_} in {region} is held by {holders or 'something else'} still ({error}): "
-                    f"{'' if holders else 'look in the console of AWS what uses it, '}end that, and run "
-                    "`make destroy` again"
-                ) from None
+            refused = error
+        if patience.is_over():
+            holders = _holders(region, id_)
+            raise ProviderError(
+                f"{id_} in {region} is held by {holders or 'something else'} still ({refused}): "
+                f"{'' if holders else 'look in the console of AWS what uses it, '}end that, and run "
+                "`make destroy` again"
+            )
+        if patience.should_say():
+            print(
+                f"waiting for AWS: {id_} in {region} is held by {_holders(region, id_) or 'something else'} still",
+                file=sys.stderr,
+                flush=True,
+            )
         time.sleep(_LOOK_EVERY_S)
 
 
@@ -215,8 +224,27 @@ def _holders(region: str, id_: str) -> str:
 
 
 def _until(what: str, gone: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
+    patience = _Patience()
     while not gone():
-        if time.monotonic() >= end:
+        if patience.is_over():
             raise ProviderError(f"{what} was told to end and hasn't in {WAIT_S:.0f} s: run `make destroy` again")
+        if patience.should_say():
+            print(f"waiting for AWS: {what} hasn't ended yet", file=sys.stderr, flush=True)
         time.sleep(_LOOK_EVERY_S)
+
+
+class _Patience:
+    """How long one thing is waited for, and when the waiting is told of."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + WAIT_S
+        self._next_word = time.monotonic() + _SAY_EVERY_S
+
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._end
+
+    def should_say(self) -> bool:
+        if time.monotonic() < self._next_word:
+            return False
+        self._next_word += _SAY_EVERY_S
+        return True
