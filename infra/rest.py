@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 _TRIES = 6
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
-_BUSY, _BROKEN = 429, 500
+_NO_CONTENT, _BUSY, _BROKEN = 204, 429, 500
 
 
 class NoAnswerError(ProviderError):
@@ -136,6 +136,8 @@ class Rest:
 
     def _read(self, response: httpx.Response, answer: TypeAdapter[_T], *, doing: str, repeatable: bool) -> _T:
         try:
+            if response.status_code == _NO_CONTENT:
+                return answer.validate_python(None)
             return answer.validate_json(response.content)
         except ValidationError as error:
             first = error.errors()[0]

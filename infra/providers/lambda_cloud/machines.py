@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from infra.ending import LOOK_EVERY_S, end_each
-from infra.errors import CapacityError, ProviderError
+from infra.ending import end_each
+from infra.errors import CapacityError
 from infra.gang import Machine, Order
+from infra.making import made_once
 from infra.providers.base import Deployment
 from infra.providers.lambda_cloud import names
 from infra.providers.lambda_cloud.api import Instance, Lambda, NotThereError
-from infra.rest import NoAnswerError
 from infra.user_data import cloud_config
 
 State = Literal["starting", "running", "stopped", "ending", "ended"]
@@ -32,7 +32,6 @@ _STATES: dict[str, State] = {
 # Reports tell of 25 minutes and more for machines with eight GPUs, which are bare metal (dstack issue 2342).
 BOOT_DEADLINE_S = {"one": 1200.0, "many": 2700.0}
 _END_DEADLINE_S = 900.0
-_LOOKS_FOR_LOST = 6
 
 
 class LambdaMachines:
@@ -57,15 +56,11 @@ class LambdaMachines:
         doing = f"{order.name} in {order.zone}"
         if (made := self._with_token(order.token)) is not None:
             return made
-        try:
-            return self._client.launch(self.request(order), doing=doing)
-        except NoAnswerError as error:
-            for _ in range(_LOOKS_FOR_LOST):
-                self._sleep(LOOK_EVERY_S)
-                with contextlib.suppress(ProviderError):  # what the launch said tells more
-                    if (made := self._with_token(order.token)) is not None:
-                        return made
-            raise error
+        return made_once(
+            lambda: self._client.launch(self.request(order), doing=doing),
+            with_token=lambda: self._with_token(order.token),
+            sleep=self._sleep,
+        )
 
     def request(self, order: Order) -> dict[str, Any]:
         """The launch's body. Pure."""

@@ -2,9 +2,8 @@
 
 api.py        the calls that we make, and what their answers must look like
 plan.py       from the stack file to a search, and what an offer really costs
-quote.py      the price that was shown, beyond which nothing is taken
 request.py    the body of a create, and how the container starts
-machines.py   one machine: take, find, end          names.py      the label that tells whose it is
+machines.py   one machine: take, find, end
 preflight.py  everything that is wrong              resources.py  the Pulumi resources
 leftovers.py  what is still there
 """

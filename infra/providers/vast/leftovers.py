@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from infra import label
 from infra.providers.base import Deployment, Leftover
-from infra.providers.vast import machines, names
+from infra.providers.vast import machines
 from infra.providers.vast.api import Vast
 
 
@@ -11,19 +12,19 @@ def find(deployment: Deployment, client: Vast) -> list[Leftover]:
     """Raises ProviderError when the list can't be had."""
     found = []
     for each in client.instances():
-        label, state = names.parse(each.label), machines.state(each)
-        if label is None or label.identity != deployment.identity or state == "ended":
+        told, state = label.parse(each.label), machines.state(each)
+        if told is None or told.identity != deployment.identity or state == "ended":
             continue
         gpus, status = f"{each.num_gpus} × {each.gpu_name}", each.actual_status or "being provisioned"
         found.append(
             Leftover(
                 kind="instance",
                 id=str(each.id),
-                detail=f"{gpus}, {status}, {label.node}",
+                detail=f"{gpus}, {status}, {told.node}",
                 # One that is stopped bills its disk.
                 usd_per_hour=each.storage_total_cost if state == "stopped" else each.dph_total,
                 is_machine=True,
-                is_ours=names.is_ours(each.label, deployment),
+                is_ours=label.is_ours(each.label, deployment),
             )
         )
     return found

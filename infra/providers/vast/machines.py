@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from infra import label, quote
 from infra.ending import LOOK_EVERY_S, end_each
 from infra.errors import CapacityError, ProviderError
 from infra.gang import Machine, Order
+from infra.making import end_or_tell, made_once
 from infra.providers.base import Deployment
-from infra.providers.vast import names, plan, quote, request
+from infra.providers.vast import plan, request
 from infra.providers.vast.api import Instance, NotThereError, StillbornError, TakenError, Vast
-from infra.rest import NoAnswerError
 
 State = Literal["starting", "running", "stopped", "ending", "ended"]
 BOOT_DEADLINE_S = 1800.0  # images of many GB come over the host's own line
 _END_DEADLINE_S = 600.0
 _LOOKS = 12
-_LOOKS_FOR_LOST = 6
 _OFFERS_TRIED = 8
 _DEAD = ("stopped", "exited", "offline", "frozen")
 """Container states that bill and are of no use. "unknown" (no heartbeat) isn't one: a host may be heard again."""
@@ -64,7 +64,7 @@ class VastMachines:
         return [
             _machine(each)
             for each in self._client.instances()
-            if str(each.id) in wanted or names.is_ours(each.label, self._deployment)
+            if str(each.id) in wanted or label.is_ours(each.label, self._deployment)
         ]
 
     def end(self, ids: Sequence[str]) -> None:
@@ -76,8 +76,8 @@ class VastMachines:
             raise CapacityError(plan.no_offer(self._wish))
         if found[0].usd_per_hour > most:
             raise CapacityError(
-                f"{order.name}: the cheapest offer costs ${found[0].usd_per_hour:.2f} per hour now, more than 10 % "
-                f"above the ${most / plan.TOLERANCE:.2f} that were shown: run `pulumi preview` for today's price"
+                f"{order.name}: the cheapest offer costs {quote.too_much(found[0].usd_per_hour, most)}: run "
+                "`pulumi preview` for today's price"
             )
         return [each for each in found if each.usd_per_hour <= most]
 
@@ -85,17 +85,14 @@ class VastMachines:
         doing = f"{order.name} from Vast.ai's offer {offer.offer}"
         body = request.body(order, offer, self._wish, self._deployment, url=self._client.url)
         try:
-            return self._client.create(offer.offer, body, doing=doing)
+            return made_once(
+                lambda: self._client.create(offer.offer, body, doing=doing),
+                with_token=lambda: self._with_token(order.token),
+                sleep=self._sleep,
+            )
         except StillbornError as error:
-            self._end_or_tell(error.instance, str(error))
+            end_or_tell(self.end, error.instance, str(error))
             raise TakenError(f"{error}; what it made all the same was ended") from None
-        except NoAnswerError as error:
-            for _ in range(_LOOKS_FOR_LOST):
-                self._sleep(LOOK_EVERY_S)
-                with contextlib.suppress(ProviderError):  # what the create said tells more
-                    if (made := self._with_token(order.token)) is not None:
-                        return made
-            raise error
 
     def _kept(self, id_: str, order: Order, most: float) -> str:
         """What was made is what was promised; if not, it is ended. Raises ProviderError."""
@@ -109,7 +106,7 @@ class VastMachines:
         if wrong is None:
             return id_
         why = f"{order.name} ({id_}) {wrong}"
-        self._end_or_tell(id_, why)
+        end_or_tell(self.end, id_, why)
         raise ProviderError(f"{why}: it was ended; run `pulumi up` again for another offer")
 
     def _broken_promise(self, instance: Instance, most: float) -> str | None:
@@ -117,22 +114,13 @@ class VastMachines:
         if instance.num_gpus < count:
             return f"has {instance.num_gpus} GPU(s), and {count} were promised"
         if instance.dph_total > most:
-            return (
-                f"costs ${instance.dph_total:.2f} per hour, more than 10 % above the ${most / plan.TOLERANCE:.2f} that "
-                "were shown"
-            )
+            return f"costs {quote.too_much(instance.dph_total, most)}"
         return None
-
-    def _end_or_tell(self, id_: str, why: str) -> None:
-        try:
-            self.end([id_])
-        except ProviderError as error:
-            raise ProviderError(f"{why}; and it could not be ended ({error}): run `fab leftovers --remove`") from None
 
     def _with_token(self, token: str) -> str | None:
         for each in self._client.instances():
-            label = names.parse(each.label)
-            is_it = label is not None and label.token == token and names.is_ours(each.label, self._deployment)
+            told = label.parse(each.label)
+            is_it = told is not None and told.token == token and label.is_ours(each.label, self._deployment)
             if is_it and state(each) in ("starting", "running"):
                 return str(each.id)
         return None
@@ -199,8 +187,8 @@ def _fault(instance: Instance, node: str) -> ProviderError | None:
 
 
 def _machine(instance: Instance) -> Machine:
-    label = names.parse(instance.label)
-    node, zone = (label.node, label.zone) if label else (str(instance.id), plan.ANYWHERE)
+    told = label.parse(instance.label)
+    node, zone = (told.node, told.zone) if told else (str(instance.id), plan.ANYWHERE)
     ports = (instance.ports or {}).get(request.PORT, ())
     return Machine(
         id=str(instance.id),

@@ -52,7 +52,7 @@ MODELS: dict[str, tuple[tuple[str, ...], float]] = {
 MOST_GPUS = 16
 IMAGE = "vastai/base-image:@vastai-automatic-tag"
 """Vast.ai's own, which hosts have at hand; it picks the tag by the host's driver."""
-LONGEST_IMAGE = 1024
+LONGEST_LABEL = 256
 DISK_GIB = 200
 MOST_DISK_GIB = 16384
 ANYWHERE = "anywhere"
@@ -64,8 +64,6 @@ DOWN_MBIT, UP_MBIT = 300, 100
 MARGIN = 1.2
 """A bid's distance to the lowest one that gets the machine now: the next bidder's first step doesn't take it away."""
 MOST_BID_USD = 128.0
-TOLERANCE = 1.1
-"""How far a machine may be dearer than what the user was shown."""
 _HOURS_PER_MONTH = 720  # as Vast.ai's own storage_total_cost counts
 _OFFERS = 64
 _COUNTRY = re.compile(r"[A-Z]{2}")

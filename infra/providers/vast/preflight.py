@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infra import checks
+from infra import checks, label
 from infra.errors import InfraError, SpecError
-from infra.providers.vast import api, leftovers, names, plan
+from infra.providers.vast import api, leftovers, plan
 from infra.providers.vast.machines import VastMachines
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def problems(spec: ClusterSpec, deployment: Deployment) -> list[str]:
     """One sentence each; keys with their file."""
     where = f"stacks/{deployment.stack_file.name}, key trainstack:cluster"
-    if wrong := names.problems(deployment):
+    if wrong := label.problems(deployment, longest=plan.LONGEST_LABEL, provider="Vast.ai"):
         return wrong
     try:
         wanted = plan.wish(spec, plan.kind(spec))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from infra import label
 from infra.cost import Line
 from infra.providers.base import Deployment
-from infra.providers.vast import api, machines, names, plan
+from infra.providers.vast import api, machines, plan
 from infra.providers.vast.plan import Kind
 from infra.stack import project_root
 
@@ -43,9 +44,9 @@ def _of_what_runs(spec: ClusterSpec, client: api.Vast, kind: Kind, now: datetime
     """The one offer that there was may be the very machine that runs: `pulumi up` on it must still know its price."""
     owner = _owner()
     for each in client.instances():
-        label = names.parse(each.label)
+        told = label.parse(each.label)
         is_such = each.gpu_name in kind.names and each.num_gpus == kind.gpu_count
-        is_ours = label is not None and label.owner == owner and each.is_bid == (spec.market == "spot")
+        is_ours = told is not None and told.owner == owner and each.is_bid == (spec.market == "spot")
         if is_ours and is_such and machines.state(each) in ("starting", "running"):
             what = f"{kind.name} as it runs ({each.id}), disk included"
             return Line(what=what, usd_per_hour=each.dph_total, source="Vast.ai's instances", as_of=now)

@@ -13,10 +13,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from infra import label
 from infra.container_start import COMMAND, EndCall, variables
 from infra.gang import Order
 from infra.providers.base import Deployment
-from infra.providers.vast import names
 from infra.providers.vast.plan import Quote
 
 PORT = "22/tcp"
@@ -43,10 +43,9 @@ def environment(order: Order, *, url: str) -> dict[str, str]:
 
 def body(order: Order, quote: Quote, wanted: Mapping[str, Any], deployment: Deployment, *, url: str) -> dict[str, Any]:
     """`wanted`: plan.wish."""
-    label = names.label(deployment, node=order.name, token=order.token, zone=order.zone)
     request: dict[str, Any] = {
         "image": wanted["image"],
-        "label": label,
+        "label": label.text(deployment, node=order.name, token=order.token, zone=order.zone),
         "disk": int(wanted["disk_gib"]),
         "runtype": "args",
         "onstart": "bash",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pulumi
 
-from infra import gang_cluster
+from infra import gang_cluster, quote
 from infra.cluster import Price
 from infra.container_start import LOGIN
 from infra.providers.base import Deployment
-from infra.providers.vast import plan, quote
+from infra.providers.vast import plan
 from infra.spec import ClusterSpec
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from infra import quote
 from infra.gang import Order
 from infra.providers.base import Deployment
-from infra.providers.vast import plan, quote
+from infra.providers.vast import plan
 from infra.providers.vast.api import Vast
 from infra.providers.vast.machines import VastMachines
 from infra.spec import ClusterSpec, parse

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from infra import quote
 from infra.errors import ProviderError
 from infra.providers.base import Deployment
-from infra.providers.vast import plan, quote
+from infra.providers.vast import plan
 from infra.providers.vast.api import Vast
 from infra.providers.vast.machines import VastMachines
 from tests.infra.vast.asking import SHOWN_USD, wish

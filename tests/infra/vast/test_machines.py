@@ -111,7 +111,7 @@ def test_when_all_went_to_others_that_is_said_after_several_tries(
 
 def test_nothing_dearer_than_shown_is_taken(cloud: StandIn, client: Vast, mine: Deployment) -> None:
     cloud.offer(dph_base=18.0)
-    with pytest.raises(CapacityError, match=r"costs \$18.05 per hour now, more than 10 % above the \$16.05 that were"):
+    with pytest.raises(CapacityError, match=r"costs \$18.05 per hour, more than 10 % above the \$16.05 that were"):
         machines(client, mine).launch(order())
     cloud.taken = {cloud.offer()}
     with pytest.raises(CapacityError, match=r"1 offer\(s\) went to others"):
@@ -121,7 +121,7 @@ def test_nothing_dearer_than_shown_is_taken(cloud: StandIn, client: Vast, mine: 
 
 def test_without_a_price_that_was_shown_nothing_is_asked_for(cloud: StandIn, client: Vast, mine: Deployment) -> None:
     ours = machines(client, mine)
-    (mine.key_folder / "vast_usd_per_hour").unlink()
+    (mine.key_folder / "usd_per_hour_shown").unlink()
     with pytest.raises(ProviderError, match="doesn't tell the price that was shown"):
         ours.launch(order())
     assert cloud.calls == []

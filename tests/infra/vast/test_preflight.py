@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from infra import cost
+from infra import cost, label
 from infra.errors import AccessError, CapacityError, ProviderError
 from infra.providers.base import Deployment
-from infra.providers.vast import PROVIDER, api, leftovers, names, plan, preflight, pricing
+from infra.providers.vast import PROVIDER, api, leftovers, plan, preflight, pricing
 from infra.providers.vast.api import Vast
 from tests.infra.vast.asking import asked, machines, order, wish
 from tests.stand_ins.vast.server import KEY, StandIn
@@ -47,8 +47,8 @@ def test_wrong_keys_are_named(cloud: StandIn, mine: Deployment, keys: dict[str, 
 
 def test_a_stack_whose_name_does_not_fit_the_label_is_told(cloud: StandIn, root: Path) -> None:
     longest = Deployment(root=root, stack="x" * 128)
-    assert names.problems(longest) == []
-    assert len(names.label(longest, node="node-0", token="0" * 32, zone=plan.ANYWHERE)) <= 256
+    assert label.problems(longest, longest=256, provider="Vast.ai") == []
+    assert len(label.text(longest, node="node-0", token="0" * 32, zone=plan.ANYWHERE)) <= 256
     (line,) = preflight.problems(asked(), Deployment(root=root, stack="x" * 128, project="p" * 64))
     assert "is longer than Vast.ai's 256" in line
     assert cloud.calls == []

@@ -1,8 +1,9 @@
-"""The label of an instance: the one thing that we may write on it, so it tells everything, within 256 characters.
+"""The label of a machine on clouds that let us write one text on it, and nothing else: it tells everything.
 
     trainstack/<project>/<stack>/<owner>/<node>/<token>/<zone>
 
-Not one of these can hold a slash. A label can be changed in Vast.ai's console: what it then says is all that is known.
+Not one of these can hold a slash. A label can be changed in the provider's console: what it then says is all that is
+known.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 
 from infra.providers.base import Deployment
 
-LONGEST = 256
 _PARTS = 7
 _LONGEST_TAIL = len("/0123456789ab/node-0/") + 32 + len("/anywhere")
 
@@ -27,7 +27,7 @@ class Label:
     zone: str
 
 
-def label(deployment: Deployment, *, node: str, token: str, zone: str) -> str:
+def text(deployment: Deployment, *, node: str, token: str, zone: str) -> str:
     return "/".join((deployment.identity, deployment.owner, node, token, zone))
 
 
@@ -46,7 +46,8 @@ def is_ours(text: str | None, deployment: Deployment) -> bool:
     return found is not None and (found.identity, found.owner) == (deployment.identity, deployment.owner)
 
 
-def problems(deployment: Deployment) -> list[str]:
-    if len(deployment.identity) + _LONGEST_TAIL <= LONGEST:
+def problems(deployment: Deployment, *, longest: int, provider: str) -> list[str]:
+    """A sentence where the labels of this stack are longer than the provider takes."""
+    if len(deployment.identity) + _LONGEST_TAIL <= longest:
         return []
-    return [f"the label of {deployment.identity!r} is longer than Vast.ai's {LONGEST}: take a shorter stack name"]
+    return [f"the label of {deployment.identity!r} is longer than {provider}'s {longest}: take a shorter stack name"]

@@ -10,13 +10,14 @@ import os
 
 from infra.errors import ProviderError
 from infra.providers.base import Deployment
-from infra.providers.vast.plan import TOLERANCE
 
-_FILE = "vast_usd_per_hour"
+TOLERANCE = 1.1
+"""How far machines may be dearer than what the user was shown."""
+_FILE = "usd_per_hour_shown"
 
 
 def note(deployment: Deployment, usd_per_hour: float) -> None:
-    """Of one machine, disk included."""
+    """Of all machines of the stack, disks included."""
     deployment.key_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = deployment.key_folder / f".{_FILE}.{os.getpid()}"
     fresh.write_text(f"{usd_per_hour!r}\n", encoding="ascii")
@@ -24,7 +25,7 @@ def note(deployment: Deployment, usd_per_hour: float) -> None:
 
 
 def most(deployment: Deployment) -> float:
-    """Dollars an hour that a machine may cost. Raises ProviderError when nobody was shown a price."""
+    """Dollars an hour that they may cost. Raises ProviderError when nobody was shown a price."""
     path = deployment.key_folder / _FILE
     try:
         shown = float(path.read_text(encoding="ascii"))
@@ -33,3 +34,9 @@ def most(deployment: Deployment) -> float:
     if not math.isfinite(shown):
         raise ProviderError(f"{path} doesn't tell the price that was shown: run `pulumi up`, which shows it, again")
     return shown * TOLERANCE
+
+
+def too_much(usd_per_hour: float, most_usd: float) -> str:
+    """For "costs …"; `most_usd`: what `most` said."""
+    shown = most_usd / TOLERANCE
+    return f"${usd_per_hour:.2f} per hour, more than 10 % above the ${shown:.2f} that were shown"
