@@ -21,10 +21,8 @@ POLICY = """{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action"
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait has five looks and takes no time."""
-    ticks = iter(range(10**6))
-    monkeypatch.setattr(removal, "WAIT_S", 5.0)
-    monkeypatch.setattr(removal, "time", Clock(ticks))
+    """Waits take no time."""
+    monkeypatch.setattr(removal, "time", Clock())
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +41,16 @@ def _few_regions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 class Clock:
-    def __init__(self, ticks: Any) -> None:
-        self.monotonic = lambda: float(next(ticks))
+    """Only sleep makes its time pass, and that at once."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
 
     def sleep(self, seconds: float) -> None:
-        """Goes by at once."""
+        self._now += seconds
 
 
 class Everything(Place):
@@ -298,7 +301,9 @@ def test_what_is_in_use_for_a_while_is_removed_then(mine: Deployment, aws: Stand
     assert aws.resources() == {}
 
 
-def test_what_is_in_use_for_ever_is_named(mine: Deployment, aws: StandIn) -> None:
+def test_what_is_in_use_for_ever_is_named(
+    mine: Deployment, aws: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = Place(mine, letters="a")
     aws.dependency_violation("DeleteSecurityGroup", 1000)
     with pytest.raises(
@@ -306,6 +311,8 @@ def test_what_is_in_use_for_ever_is_named(mine: Deployment, aws: StandIn) -> Non
         match=rf"{place.group} in us-east-1 is held by something else .*DependencyViolation.*`make destroy` again",
     ):
         PROVIDER.remove(one("security group", place.group), mine)
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"waiting for AWS: {place.group} in us-east-1 is held by something else still"] * 5  # of 180 s
 
 
 def test_what_holds_a_group_and_its_network_is_named_and_left_alone(mine: Deployment, aws: StandIn) -> None:
