@@ -301,9 +301,7 @@ def test_what_is_in_use_for_a_while_is_removed_then(mine: Deployment, aws: Stand
     assert aws.resources() == {}
 
 
-def test_what_is_in_use_for_ever_is_named(
-    mine: Deployment, aws: StandIn, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_in_use_for_ever_is_named(mine: Deployment, aws: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
     place = Place(mine, letters="a")
     aws.dependency_violation("DeleteSecurityGroup", 1000)
     with pytest.raises(
