@@ -99,13 +99,17 @@ def cluster(
     login: Login = LOGIN,
     interface: str | None = None,
     all_public: bool = False,
+    shared_path: str | None = None,
 ) -> pulumi.Output[dict[str, object]]:
     """`Cluster.to_json()`, once every node is there.
 
     `region`: None where zones are regions. `head_address`: None where the machine tells its own public one.
-    `all_public`: every node is reached from outside, not the head alone.
+    `all_public`: every node is reached from outside, not the head alone. `shared_path`: where the provider itself has
+    mounted what all nodes share.
     """
-    shape = _Shape(region=region, machine=machine, login=login, interface=interface, all_public=all_public)
+    shape = _Shape(
+        region=region, machine=machine, login=login, interface=interface, all_public=all_public, shared_path=shared_path
+    )
     known = pulumi.Output.all(
         zone=made.zone,
         created_at=made.created_at,
@@ -127,6 +131,7 @@ class _Shape:
     login: Login
     interface: str | None
     all_public: bool
+    shared_path: str | None
 
 
 def _cluster(spec: ClusterSpec, deployment: Deployment, shape: _Shape, known: Mapping[str, Any]) -> Cluster:
@@ -141,7 +146,7 @@ def _cluster(spec: ClusterSpec, deployment: Deployment, shape: _Shape, known: Ma
         created_at=datetime.fromisoformat(known["created_at"]),
         expires_at=datetime.fromisoformat(known["expires_at"]),
         price=Price(**{**price, "as_of": datetime.fromisoformat(price["as_of"])}),
-        shared_storage=None,
+        shared_storage=shape.shared_path,
         storage=SharedStorage(**known["storage"]) if known["storage"] else None,
         nodes=tuple(
             _node(spec, shape, each, rank=rank, head_address=known["head"])

@@ -16,22 +16,25 @@ TOLERANCE = 1.1
 _FILE = "usd_per_hour_shown"
 
 
-def note(deployment: Deployment, usd_per_hour: float) -> None:
-    """Of all machines of the stack, disks included."""
+def note(deployment: Deployment, usd_per_hour: float | None) -> None:
+    """Of all machines of the stack, disks included; None: that it is unknown was shown."""
     deployment.key_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = deployment.key_folder / f".{_FILE}.{os.getpid()}"
-    fresh.write_text(f"{usd_per_hour!r}\n", encoding="ascii")
+    fresh.write_text(f"{math.inf if usd_per_hour is None else usd_per_hour!r}\n", encoding="ascii")
     fresh.replace(deployment.key_folder / _FILE)
 
 
 def most(deployment: Deployment) -> float:
-    """Dollars an hour that they may cost. Raises ProviderError when nobody was shown a price."""
+    """Dollars an hour that they may cost, infinite where an unknown price was shown (a cap refuses that before).
+
+    Raises ProviderError when nobody was shown anything.
+    """
     path = deployment.key_folder / _FILE
     try:
         shown = float(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         shown = math.nan
-    if not math.isfinite(shown):
+    if math.isnan(shown):
         raise ProviderError(f"{path} doesn't tell the price that was shown: run `pulumi up`, which shows it, again")
     return shown * TOLERANCE
 

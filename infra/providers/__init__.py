@@ -16,6 +16,7 @@ MODULES: dict[str, str] = {
     "gcp": "infra.providers.gcp",
     "lambda": "infra.providers.lambda_cloud",
     "local": "infra.providers.local",
+    "runpod": "infra.providers.runpod",
     "vast": "infra.providers.vast",
 }
 
