@@ -287,9 +287,9 @@ def _key() -> str:
         found = {}
     # runpodctl writes `apikey`, the Python package a section "default" with `api_key`.
     section = found.get("default")
-    for key in (found.get("apikey"), section.get("api_key") if isinstance(section, dict) else None):
-        if isinstance(key, str) and key.strip():
-            return key.strip()
+    for told in (found.get("apikey"), section.get("api_key") if isinstance(section, dict) else None):
+        if isinstance(told, str) and told.strip():
+            return told.strip()
     raise AccessError(
         f"no key for RunPod: make one at console.runpod.io/user/settings and set {KEY_VARIABLE} (or write it into "
         f'{KEY_FILE} as `apikey = "…"`)'

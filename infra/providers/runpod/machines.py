@@ -42,7 +42,7 @@ _STATES: Mapping[str, State] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What is made and ended as one: a pod that belongs to no cluster, or a cluster with those of its pods that show."""
+    """What is made and ended as one: a pod that belongs to no cluster, or a cluster with its pods that show."""
 
     kind: Kind
     id: str

@@ -29,7 +29,10 @@ def body(
     volume: str | None,
     url: str,
 ) -> dict[str, Any]:
-    """`wanted`: plan.wish. `url`: where a pod ends itself. One order: of a pod; several, in rank order: of a cluster."""
+    """Of a pod for one order, of a cluster for several, in rank order.
+
+    `wanted`: plan.wish. `url`: where a pod ends itself.
+    """
     first = orders[0]
     gpu, count = plan.MODELS[wanted["gpu_model"]][0], int(wanted["gpu_count"])
     is_pod = plan.product(wanted) == "POD"
